@@ -1,0 +1,342 @@
+//! The maps: names, keys and values shared by the eBPF programs and user space.
+//!
+//! Every type is `#[repr(C)]`, fixed-width, explicitly padded and free of invalid bit patterns. Addresses, ports and
+//! MACs stand as they do in the packet (**network byte order**: [`Addr4`], [`Port`]); everything else is native.
+//!
+//! What depends on the configuration exists in two *slots*; [`Generation`](map `GENERATION`) names the one in force and is
+//! read once per packet. Flows, servers, next hops and counters outlive generations and are not doubled.
+
+/// IPv4 address as it stands in the packet (network byte order).
+pub type Addr4 = u32;
+/// Port or ICMP echo identifier as it stands in the packet (network byte order).
+pub type Port = u16;
+/// Ethernet address.
+pub type Mac = [u8; 6];
+
+/// Copies of every configuration-dependent table.
+pub const SLOTS: u32 = 2;
+/// Most owned addresses (service VIPs, gateways, SNAT sources) of a pair.
+pub const MAX_OWNED: u32 = 8_192;
+/// Most services.
+pub const MAX_SERVICES: u32 = 4_096;
+/// Most servers configured at one time.
+pub const MAX_SERVERS: u32 = 16_384;
+/// Server indexes: twice [`MAX_SERVERS`], because an index is not reused while a flow may refer to it.
+pub const SERVER_INDEXES: u32 = 32_768;
+/// Most servers of one service; an entry of a scheduler table is one byte.
+pub const MAX_SERVERS_PER_SERVICE: u32 = 256;
+/// Most legs (interface and VLAN).
+pub const MAX_LEGS: u32 = 64;
+/// Next hops kept resolved by user space.
+pub const MAX_NEXT_HOPS: u32 = 32_768;
+/// Client-side last hops (leg, VLAN, MAC).
+pub const MAX_LAST_HOPS: u32 = 65_536;
+/// Ownership groups; only group 0 is used in this build.
+pub const MAX_GROUPS: u32 = 16;
+/// SNAT pool entries of all services of one slot.
+pub const MAX_SNAT_POOLS: u32 = 8_192;
+/// Flow clock: one tick is 2^26 ns (67.1 ms), so that 32 bits last nine years.
+pub const TICK_SHIFT: u32 = 26;
+/// Entries of one flow-table bucket.
+pub const WAYS: usize = 16;
+
+/// Map `NODE`, one entry: what the programs must know of this node. Written by user space only.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Node {
+    /// Key of the flow table's hash, random per boot.
+    pub flow_hash_key: [u64; 2],
+    /// Key of the Maglev hash, the same on both nodes of a pair.
+    pub pair_hash_key: [u64; 2],
+    /// Buckets of `FLOWS4` minus one; the number of buckets is a power of two.
+    pub flow_bucket_mask: u32,
+    /// Most half-open flows at one time.
+    pub half_open_budget: u32,
+    /// 1 while the peer is known to be the Active: stray frames are relayed to it. 0: they are dropped.
+    pub relay_to_peer: u32,
+    /// Half-open time-out in ticks.
+    pub half_open_ticks: u32,
+    /// Time-out after FIN of both sides or RST, in ticks.
+    pub closing_ticks: u32,
+    /// Explicit padding, zero.
+    pub _pad: u32,
+    /// Incarnation of flows made here: node id << 56 | epoch << 40; the program adds a counter.
+    pub incarnation_base: u64,
+}
+
+/// Key of map `LEGS`: where a frame came from.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct LegKey {
+    /// Kernel interface index.
+    pub ifindex: u32,
+    /// VLAN id, native order; 0 = untagged.
+    pub vlan: u16,
+    /// Explicit padding, zero.
+    pub _pad: u16,
+}
+
+/// Value of map `LEGS` (hash, keyed by [`LegKey`]).
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Leg {
+    /// MAC of the interface: source of every frame sent here.
+    pub mac: Mac,
+    /// Index of the leg in the node's configuration, 0-based.
+    pub id: u8,
+    /// Ownership group whose lease guards the leg; 0 in this build.
+    pub group: u8,
+    /// The node's own address on the leg; 0 = none.
+    pub addr: Addr4,
+    /// MAC of the peer's leg, learned from its authenticated hellos or adverts; all zero = unknown.
+    pub peer_mac: Mac,
+    /// Explicit padding, zero.
+    pub _pad: u16,
+}
+
+/// Key of map `OWNED`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct OwnedKey {
+    /// The address.
+    pub addr: Addr4,
+    /// Table slot, 0 or 1.
+    pub slot: u32,
+}
+
+/// Value of map `OWNED` (hash): an address of the pair.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Owned {
+    /// [`owned::SERVICE`] and so on, or-ed.
+    pub kinds: u8,
+    /// Leg on which ARP for it is answered.
+    pub leg: u8,
+    /// Ownership group.
+    pub group: u8,
+    /// Explicit padding, zero.
+    pub _pad: u8,
+}
+
+/// Bits of [`Owned::kinds`].
+pub mod owned {
+    /// A service VIP.
+    pub const SERVICE: u8 = 1;
+    /// A gateway address (servers' default route).
+    pub const GATEWAY: u8 = 2;
+    /// A source of translated requests.
+    pub const SNAT: u8 = 4;
+    /// A source of egress traffic.
+    pub const EGRESS: u8 = 8;
+}
+
+/// Data part of the key of map `SERVICES` (LPM trie): 64 bits, compared from the left. A single port has prefix
+/// length 64; a range is split into aligned blocks of ports, each with a shorter prefix.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct ServiceKey {
+    /// Table slot, 0 or 1.
+    pub slot: u8,
+    /// IP protocol, 6 or 17.
+    pub proto: u8,
+    /// VIP, network byte order (unaligned on purpose: the key is a bit string).
+    pub addr: [u8; 4],
+    /// Port, network byte order.
+    pub port: [u8; 2],
+}
+
+/// Value of map `SERVICE` (array of [`SLOTS`] × [`MAX_SERVICES`]); the value of `SERVICES` is the index without slot.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Service {
+    /// Scheduler table: base (low 32 bits) and length (high 32 bits) in entries of `SCHED`; length 0 = no live server.
+    /// Replaced by one 8-byte store.
+    pub table: u64,
+    /// [`mode`].
+    pub mode: u8,
+    /// [`scheduler`].
+    pub scheduler: u8,
+    /// [`hairpin`].
+    pub hairpin: u8,
+    /// Ownership group.
+    pub group: u8,
+    /// First entry of the service's pools in `SNAT_POOLS` of this slot.
+    pub snat_base: u16,
+    /// Number of pool entries; 0 = the service cannot translate sources.
+    pub snat_len: u16,
+    /// Idle time-out of established flows in ticks.
+    pub idle_ticks: u32,
+    /// Index into `SERVICE_STATS` and `WRR`: stable over generations while the service exists.
+    pub stats: u32,
+}
+
+/// Values of [`Service::mode`].
+pub mod mode {
+    /// Source and destination rewritten.
+    pub const BOTH_NAT: u8 = 0;
+    /// Destination rewritten; servers answer through the gateway address.
+    pub const DNAT: u8 = 1;
+    /// Reserved for issue-level widening: frame only.
+    pub const DSR: u8 = 2;
+    /// Reserved for issue-level widening: IP tunnel.
+    pub const L3_DSR: u8 = 3;
+}
+
+/// Values of [`Service::scheduler`]. Both choose an entry of the service's table.
+pub mod scheduler {
+    /// `table[hash(client, vip) % len]`.
+    pub const MAGLEV: u8 = 0;
+    /// `table[counter++ % len]`; the table is a smooth weighted sequence.
+    pub const WRR: u8 = 1;
+}
+
+/// Values of [`Service::hairpin`] (DNAT only).
+pub mod hairpin {
+    /// Never.
+    pub const OFF: u8 = 0;
+    /// Client and chosen server have the same id in `CONNECTED`, or are the same address.
+    pub const AUTO: u8 = 1;
+    /// The client is in one of the prefixes listed in `HAIRPIN` for the service.
+    pub const LISTED: u8 = 2;
+}
+
+/// Value of map `SERVERS` (array of [`SERVER_INDEXES`]). Indexes are stable: never reused while a flow may refer to one.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Server {
+    /// Address.
+    pub addr: Addr4,
+    /// Port; 0 = the port the client called.
+    pub port: Port,
+    /// Id of the connected prefix the server is in (map `CONNECTED`); 0 = none, it is behind a router.
+    pub net: u16,
+    /// Index into `NEXT_HOPS`.
+    pub next_hop: u32,
+    /// [`server`].
+    pub flags: u32,
+}
+
+/// Bits of [`Server::flags`].
+pub mod server {
+    /// The index is in use.
+    pub const USED: u32 = 1;
+    /// Healthy and wanted: new flows may choose it (the tables say so too; this bit is for status and replies).
+    pub const UP: u32 = 2;
+}
+
+/// Key data of the LPM tries `CONNECTED`, `SERVER_NETS`, `DIRECT` and `HAIRPIN`: 32 bits of scope, then the address.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct ScopedPrefix {
+    /// Big-endian scope: the slot; for `HAIRPIN` slot << 24 | service index.
+    pub scope: [u8; 4],
+    /// Address, network byte order. Prefix length = 32 + bits of the address.
+    pub addr: [u8; 4],
+}
+
+/// Key of map `SERVER_ENDPOINTS` (hash): where a `dnat` server answers from; a packet from there without a flow is dropped.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct EndpointKey {
+    /// Server address.
+    pub addr: Addr4,
+    /// Server port.
+    pub port: Port,
+    /// IP protocol.
+    pub proto: u8,
+    /// Table slot.
+    pub slot: u8,
+}
+
+/// Value of map `NEXT_HOPS` (array), kept by user space from the kernel's neighbours. Two 8-byte words, each written whole.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct NextHop {
+    /// Destination MAC.
+    pub mac: Mac,
+    /// VLAN id, native order; 0 = untagged.
+    pub vlan: u16,
+    /// Interface to leave by.
+    pub ifindex: u32,
+    /// Leg id.
+    pub leg: u8,
+    /// 1 = resolved and usable.
+    pub valid: u8,
+    /// Explicit padding, zero.
+    pub _pad: u16,
+}
+
+/// Key of map `NEIGHBOURS` (hash) → index into `NEXT_HOPS`: on-link addresses.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct NeighbourKey {
+    /// The address.
+    pub addr: Addr4,
+    /// Leg id.
+    pub leg: u32,
+}
+
+/// Value of the LPM trie `ROUTES` (key data: the address, 4 bytes): the kernel's main table as mirrored by user space.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Route {
+    /// Router on the leg; 0 = on-link.
+    pub gateway: Addr4,
+    /// Leg id.
+    pub leg: u32,
+}
+
+/// Value of map `LAST_HOPS` (array) and key of `LAST_HOP_INDEX` (LRU hash → index): a client-side neighbour seen in traffic.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct LastHop {
+    /// Its MAC.
+    pub mac: Mac,
+    /// VLAN id, native order; 0 = untagged.
+    pub vlan: u16,
+    /// Interface it was seen on.
+    pub ifindex: u32,
+    /// Leg id.
+    pub leg: u32,
+}
+
+/// Value of map `SNAT_POOLS` (array of [`SLOTS`] × [`MAX_SNAT_POOLS`]): one source address and **this node's** half of its ports.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SnatPool {
+    /// Source address.
+    pub addr: Addr4,
+    /// First port, native order.
+    pub first: u16,
+    /// Last port, native order, inclusive.
+    pub last: u16,
+}
+
+/// Value of map `SNAT_RANGES` (hash, keyed by [`OwnedKey`]): ports of an owned address that either node may use as source.
+/// Nothing addressed to them is ever refused.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SnatRange {
+    /// First port, native order.
+    pub first: u16,
+    /// Last port, native order, inclusive.
+    pub last: u16,
+}
+
+/// Value of the per-CPU arrays `SERVICE_STATS` ([`MAX_SERVICES`]) and `SERVER_STATS` ([`SERVER_INDEXES`]).
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Flows made.
+    pub flows: u64,
+    /// Packets towards the server.
+    pub packets_in: u64,
+    /// Bytes of those frames.
+    pub bytes_in: u64,
+    /// Packets towards the client.
+    pub packets_out: u64,
+    /// Bytes of those frames.
+    pub bytes_out: u64,
+    /// New flows refused (no server, no port, table full, budget).
+    pub refused: u64,
+}

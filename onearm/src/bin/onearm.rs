@@ -1,0 +1,2 @@
+//! onearm.
+fn main() {}

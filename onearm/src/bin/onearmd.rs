@@ -1,0 +1,2 @@
+//! onearmd.
+fn main() {}

@@ -1,0 +1,2 @@
+//! onearm-lab.
+fn main() {}

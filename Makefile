@@ -1,0 +1,57 @@
+# The front door. `make help` lists what there is.
+SHELL := /bin/bash
+CARGO := xtask/cargo.sh
+BIN   := target/release
+
+.PHONY: help setup bpf build check test demo bench lab chaos fuzz bless vm doc deb ci clean
+
+help: ## This list
+	@awk -F':.*## ' '/^[a-z]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' Makefile
+
+setup: ## Install what building and the lab need (Debian 12, root, apt only; idempotent)
+	@xtask/setup.sh
+
+bpf: ## Build the eBPF objects with Debian's compiler
+	@xtask/bpf.sh
+
+build: setup bpf ## Build the product and the lab (release)
+	@$(CARGO) build --release --locked
+
+check: bpf ## Format, lints, docs, examples: everything that runs nothing
+	@xtask/check.sh
+
+test: setup bpf ## All tests; parts of it: T=unit, T=prop [N=cases], T=bpf, T=netns, T=lab
+	@xtask/test.sh $(T)
+
+demo: build ## The pair in a lab on this machine: balance, kill the Active, look on
+	@$(BIN)/onearm-lab demo
+
+bench: build ## Packet cost by test run, as ratios to a kernel hash lookup
+	@$(BIN)/onearm-bench $(ARGS)
+
+lab: build ## A shell in a running lab (TOPOLOGY=one-arm)
+	@$(BIN)/onearm-lab up $(or $(TOPOLOGY),one-arm)
+
+chaos: build ## Failover scenarios, RUNS each (default 5), at 1 s and 10 ms adverts
+	@xtask/chaos.sh
+
+fuzz: bpf ## Property tests of every decoder with N random cases (default 1,000,000)
+	@N=$(or $(N),1000000) xtask/test.sh prop
+
+bless: ## Rewrite the expectations of golden tests from what the code does now; read the diff
+	@ONEARM_BLESS=1 $(CARGO) test --locked -p onearm-netcfg -p onearm
+
+vm: ## Tests on Debian's kernel 6.1 in a VM
+	@echo "make vm: the VM rig is not built yet (see docs/design.md, what is not there yet)" >&2; exit 2
+
+doc: bpf ## API documentation
+	@$(CARGO) doc --locked --no-deps --document-private-items
+
+deb: build ## Debian packages
+	@echo "make deb: packages are not built yet (see docs/design.md, what is not there yet)" >&2; exit 2
+
+ci: ## What CI runs
+	@.ci/run
+
+clean: ## Remove everything built
+	@rm -rf target lab-runs

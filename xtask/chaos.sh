@@ -1,0 +1,11 @@
+#!/bin/bash
+# The failover scenarios at both advert intervals, one JSON object each, with a summary at the end.
+set -uo pipefail
+cd "$(dirname "$0")/.."
+rc=0
+for interval in 1s 10ms; do
+  for s in failover-kill9 failover-link-cut failover-hang stop-clean; do
+    target/release/onearm-lab run $s --interval $interval --runs "${RUNS:-5}" --seed "${SEED:-1}" || rc=1
+  done
+done
+exit $rc

@@ -1,0 +1,17 @@
+#!/bin/bash
+# test.sh [unit|prop|bpf|netns|lab]: one tier, or all of them. N=cases sets the length of property tests.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+cargo=xtask/cargo.sh
+tier=${1:-all}
+unit() { $cargo test -q --locked; }
+prop() { PROPTEST_CASES=${N:-2000} $cargo test -q --locked --release prop; }
+# Tests that need root fail, never skip, when they cannot do what they need; each enters a namespace of its own.
+bpf() { $cargo test -q --locked -p onearm-dataplane -- --ignored; }
+netns() { $cargo test -q --locked -p onearm-ha -p onearm-netcfg -p onearm -- --ignored; }
+lab() { $cargo build -q --release --locked && target/release/onearm-lab run smoke; }
+case $tier in
+  all) unit; bpf; netns; lab ;;
+  unit | prop | bpf | netns | lab) $tier ;;
+  *) echo "make test: T is unit, prop, bpf, netns or lab, not '$tier'" >&2; exit 2 ;;
+esac

@@ -5,6 +5,35 @@
 //!
 //! What depends on the configuration exists in two *slots*; [`Generation`](map `GENERATION`) names the one in force and is
 //! read once per packet. Flows, servers, next hops and counters outlive generations and are not doubled.
+//!
+//! | map | type | key → value |
+//! |---|---|---|
+//! | `NODE` | array, mmapable | 0 → [`Node`] |
+//! | `LEASE` | array, mmapable | group → deadline, CLOCK_MONOTONIC ns; valid while now < deadline |
+//! | `GENERATION` | array, mmapable | 0 → `u32` slot in force |
+//! | `LEGS` | hash | [`LegKey`] → [`Leg`] |
+//! | `TX_PORTS` | devmap | leg id → ifindex |
+//! | `OWNED`, `SNAT_RANGES` | hash | [`OwnedKey`] → [`Owned`], [`SnatRange`] |
+//! | `SERVICES` | LPM | [`ServiceKey`] → `u32` service index without slot |
+//! | `SERVICE` | array | slot × [`MAX_SERVICES`] + service index → [`Service`] |
+//! | `SCHED` | array, mmapable | word → four server indexes |
+//! | `WRR` | array | stats index → counter |
+//! | `SERVERS` | array | server index → [`Server`] |
+//! | `SNAT_POOLS` | array | slot × [`MAX_SNAT_POOLS`] + n → [`SnatPool`] |
+//! | `CONNECTED`, `SERVER_NETS`, `DIRECT`, `HAIRPIN` | LPM | [`ScopedPrefix`] → `u32` |
+//! | `SERVER_ENDPOINTS` | hash | [`EndpointKey`] → `u32` (1) |
+//! | `NEXT_HOPS`, `LAST_HOPS` | array | index → [`NextHop`], [`LastHop`] |
+//! | `LAST_HOP_INDEX` | LRU hash | [`LastHop`] → `u32` |
+//! | `LAST_HOP_NEXT`, `HALF_OPEN`, `INCARNATION` | array | 0 → `u64`, advanced by atomic add |
+//! | `NEIGHBOURS` | hash | [`NeighbourKey`] → `u32` index into `NEXT_HOPS` |
+//! | `ROUTES` | LPM | address, 4 bytes → [`Route`] |
+//! | `FLOWS4` | array, mmapable | bucket → [`crate::flow::Bucket4`]; `max_entries` set by the loader |
+//! | `COUNTERS` | per-CPU array | [`crate::counter::Counter`] → `u64` |
+//! | `SERVICE_STATS`, `SERVER_STATS` | per-CPU array | stats index, server index → [`Stats`] |
+//! | `EVENTS` | ring buffer | [`crate::event::Event`] |
+//! | `EVENT_PACE` | array | slot → `u64`, ns |
+//! | `REFUSALS` | array | [`crate::refusal`] → [`crate::refusal::Meter`] |
+//! | `PHASES` | program array | [`crate::phase::PHASES`] |
 
 /// IPv4 address as it stands in the packet (network byte order).
 pub type Addr4 = u32;
@@ -39,6 +68,35 @@ pub const MAX_SNAT_POOLS: u32 = 8_192;
 pub const TICK_SHIFT: u32 = 26;
 /// Entries of one flow-table bucket.
 pub const WAYS: usize = 16;
+/// Most buckets of `FLOWS4`.
+pub const MAX_FLOW_BUCKETS: u32 = 1 << 24;
+/// Entries of map `SCHED` (array of `u64`, mmapable): each holds four server indexes, 16 bits each, the first in the
+/// lowest bits. [`Service::table`] counts single indexes: entry `e` is bits `16 * (e % 4)` of word `e / 4`.
+pub const SCHED_WORDS: u32 = 1 << 20;
+/// Entries of the value of map `WRR` (array of `u64`, counters of weighted round robin, by [`Service::stats`]).
+pub const WRR_COUNTERS: u32 = MAX_SERVICES;
+/// Most prefixes of the LPM tries `SERVER_NETS`, `CONNECTED` and `DIRECT`, both slots together.
+pub const MAX_PREFIXES: u32 = 8_192;
+/// Most prefixes of `HAIRPIN`, both slots together.
+pub const MAX_HAIRPIN_PREFIXES: u32 = 65_536;
+/// Most entries of `SERVICES`, both slots together (a port range takes several).
+pub const MAX_SERVICE_KEYS: u32 = 131_072;
+/// Most routes mirrored from the kernel.
+pub const MAX_ROUTES: u32 = 65_536;
+/// [`Route::leg`] of an address of this node: packets to it are the kernel's.
+pub const LOCAL_LEG: u32 = u32::MAX;
+
+/// IP protocols.
+pub mod proto {
+    /// ICMP.
+    pub const ICMP: u8 = 1;
+    /// TCP.
+    pub const TCP: u8 = 6;
+    /// UDP.
+    pub const UDP: u8 = 17;
+    /// VRRP.
+    pub const VRRP: u8 = 112;
+}
 
 /// Map `NODE`, one entry: what the programs must know of this node. Written by user space only.
 #[repr(C)]
@@ -53,6 +111,8 @@ pub struct Node {
     /// Most half-open flows at one time.
     pub half_open_budget: u32,
     /// 1 while the peer is known to be the Active: stray frames are relayed to it. 0: they are dropped.
+    ///
+    /// Map `HALF_OPEN` (array of one `u64`) counts the half-open flows; user space may correct it at a sweep.
     pub relay_to_peer: u32,
     /// Half-open time-out in ticks.
     pub half_open_ticks: u32,
@@ -62,6 +122,8 @@ pub struct Node {
     pub _pad: u32,
     /// Incarnation of flows made here: node id << 56 | epoch << 40; the program adds a counter.
     pub incarnation_base: u64,
+    /// Where the search for a source port starts in this node's half: moved at each epoch. Any number.
+    pub snat_shift: u64,
 }
 
 /// Key of map `LEGS`: where a frame came from.
@@ -225,6 +287,9 @@ pub mod server {
 }
 
 /// Key data of the LPM tries `CONNECTED`, `SERVER_NETS`, `DIRECT` and `HAIRPIN`: 32 bits of scope, then the address.
+///
+/// Values are `u32`: `CONNECTED` the id of the connected prefix (≥ 1, as in [`Server::net`]); `SERVER_NETS` the gateway
+/// address of the network ([`Addr4`]; source of ICMP errors; 0 = the leg's own); `DIRECT` and `HAIRPIN` 1 (member).
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct ScopedPrefix {
@@ -282,11 +347,14 @@ pub struct NeighbourKey {
 pub struct Route {
     /// Router on the leg; 0 = on-link.
     pub gateway: Addr4,
-    /// Leg id.
+    /// Leg id, or [`LOCAL_LEG`].
     pub leg: u32,
 }
 
 /// Value of map `LAST_HOPS` (array) and key of `LAST_HOP_INDEX` (LRU hash → index): a client-side neighbour seen in traffic.
+///
+/// Map `LAST_HOP_NEXT` (array of one `u64`) holds the next index to give out; when it reaches [`MAX_LAST_HOPS`] no new last
+/// hop is learned.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct LastHop {
@@ -340,3 +408,6 @@ pub struct Stats {
     /// New flows refused (no server, no port, table full, budget).
     pub refused: u64,
 }
+
+#[cfg(test)]
+mod tests;

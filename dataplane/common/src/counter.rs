@@ -1,0 +1,143 @@
+//! Counters of the programs: map `COUNTERS`, a per-CPU array of `u64` indexed by [`Counter`].
+
+macro_rules! counters {
+    ($($(#[doc = $doc:literal])+ $variant:ident = $name:literal,)+) => {
+        /// What happened to a packet. The numbers are an index, not an interface; the names are.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[repr(u32)]
+        pub enum Counter {
+            $($(#[doc = $doc])+ $variant,)+
+        }
+
+        /// Every counter with its stable name, in index order.
+        pub const COUNTERS: &[(Counter, &str)] = &[$((Counter::$variant, $name),)+];
+    };
+}
+
+counters! {
+    /// Left to the kernel untouched.
+    Passed = "passed",
+    /// Sent back through the interface it came by.
+    Transmitted = "transmitted",
+    /// Sent through another interface.
+    Redirected = "redirected",
+    /// Sent on to the Active because this node has no lease.
+    Relayed = "relayed",
+    /// Routed for a server through the gateway address (also in `transmitted` or `redirected`).
+    Transit = "transit",
+    /// ARP request for an owned address answered.
+    ArpAnswered = "arp_answered",
+    /// ARP request for an owned address seen without a lease: neither answered nor dropped.
+    ArpNotOwner = "arp_not_owner",
+    /// ARP packet of somebody else with an owned sender address.
+    ArpConflict = "arp_conflict",
+    /// ICMP echo to an owned address answered.
+    EchoAnswered = "echo_answered",
+    /// RST sent to a SYN for a port that is no service.
+    RefusedTcp = "refused_tcp",
+    /// Port unreachable sent to a datagram for a port that is no service.
+    RefusedUdp = "refused_udp",
+    /// Time exceeded sent.
+    TimeExceededSent = "time_exceeded_sent",
+    /// New flow made.
+    FlowCreated = "flow_created",
+    /// SYN that replaced a closing, half-open or expired flow.
+    FlowReopened = "flow_reopened",
+    /// First datagram that lost the race for its flow and used the winner's.
+    FlowRaceLost = "flow_race_lost",
+    /// Half-open flow removed to make room for another.
+    HalfOpenEvicted = "half_open_evicted",
+    /// No index left for a new last hop; the route is used instead.
+    LastHopsFull = "last_hops_full",
+    /// Event lost because the ring was full.
+    EventLost = "event_lost",
+    /// Dropped: headers do not fit the frame or contradict each other.
+    Malformed = "malformed",
+    /// Dropped: group, loopback, broadcast or own source address.
+    BadSource = "bad_source",
+    /// Dropped: belongs to the pair, this node has no lease, and the Active is not known.
+    NoLease = "no_lease",
+    /// Dropped: stray frame that the peer itself had sent here.
+    RelayLoop = "relay_loop",
+    /// Dropped: fragment.
+    Fragment = "fragment",
+    /// Dropped: IP protocol to an owned address that is not handled.
+    UnsupportedProtocol = "unsupported_protocol",
+    /// Dropped: service of a mode this program does not know.
+    UnsupportedMode = "unsupported_mode",
+    /// Dropped: TCP segment in the middle of a connection without a flow.
+    TcpWithoutFlow = "tcp_without_flow",
+    /// Dropped: SYN-ACK without a flow.
+    SynAckWithoutFlow = "syn_ack_without_flow",
+    /// Dropped: packet to a port used for source translation, without a flow.
+    SnatRangeWithoutFlow = "snat_range_without_flow",
+    /// Dropped: ICMP to an owned address, other than an echo request.
+    IcmpUnhandled = "icmp_unhandled",
+    /// Dropped: the service has no live server.
+    NoServer = "no_server",
+    /// Dropped: no free source port found.
+    NoPort = "no_port",
+    /// Dropped: the service has no source address to translate to.
+    NoSnatSource = "no_snat_source",
+    /// Dropped: no free entry in either candidate bucket.
+    TableFull = "table_full",
+    /// Dropped: half-open budget used up and nothing to evict.
+    HalfOpenFull = "half_open_full",
+    /// Dropped: new flow while its bucket stayed locked.
+    LockContended = "lock_contended",
+    /// Dropped: next hop not resolved.
+    NoNeighbour = "no_neighbour",
+    /// Dropped: no route.
+    NoRoute = "no_route",
+    /// Dropped: TTL used up.
+    TtlExpired = "ttl_expired",
+    /// Dropped: untranslated answer of a `dnat` server whose flow is missing.
+    DnatReplyWithoutFlow = "dnat_reply_without_flow",
+    /// Dropped: refusal or time exceeded not sent because of its rate limit.
+    RefusalLimited = "refusal_limited",
+    /// Dropped on the way out of the kernel: ARP with an owned sender while the lease is not valid.
+    EgressArpBlocked = "egress_arp_blocked",
+    /// Dropped on the way out of the kernel: IP packet with an owned source while the lease is not valid.
+    EgressIpBlocked = "egress_ip_blocked",
+    /// Dropped: a map or a frame operation the program relies on failed.
+    Internal = "internal",
+}
+
+impl Counter {
+    /// Index into `COUNTERS`.
+    #[inline(always)]
+    pub const fn index(self) -> u32 {
+        self as u32
+    }
+
+    /// Stable name, snake case.
+    pub const fn name(self) -> &'static str {
+        COUNTERS[self as usize].1
+    }
+
+    /// True for counters of packets that were thrown away.
+    pub const fn is_drop(self) -> bool {
+        self as u32 >= Self::Malformed as u32
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    #[test]
+    fn the_table_is_in_index_order_with_unique_snake_case_names() {
+        let mut names = HashSet::new();
+        for (i, (counter, name)) in COUNTERS.iter().enumerate() {
+            assert_eq!(counter.index() as usize, i);
+            assert_eq!(counter.name(), *name);
+            assert!(
+                name.bytes().all(|b| b.is_ascii_lowercase() || b == b'_'),
+                "{name}"
+            );
+            assert!(names.insert(name), "{name} twice");
+        }
+        assert!(Counter::Internal.is_drop() && !Counter::EventLost.is_drop());
+    }
+}

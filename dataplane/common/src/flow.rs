@@ -1,0 +1,245 @@
+//! The flat flow table: layout and meaning of its words. What is done with them is in `crate::table`.
+//!
+//! Map `FLOWS4` is a BPF array (`BPF_F_MMAPABLE`) of [`Bucket4`]. Every connection has two entries, one a direction, each
+//! found by the packet *as it arrives*. A bucket is one 64-byte tag line and [`WAYS`] entries of 64 bytes, so that a packet
+//! of an established flow touches two cache lines.
+
+use crate::maps::{Addr4, Port, WAYS};
+
+/// The 5-tuple of a packet as it arrives.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct FlowKey4 {
+    /// Source address.
+    pub saddr: Addr4,
+    /// Destination address.
+    pub daddr: Addr4,
+    /// Source port.
+    pub sport: Port,
+    /// Destination port.
+    pub dport: Port,
+    /// IP protocol.
+    pub proto: u8,
+    /// Explicit padding, zero.
+    pub _pad: [u8; 3],
+}
+
+impl FlowKey4 {
+    /// A key; ports in network byte order.
+    #[inline(always)]
+    pub const fn new(proto: u8, saddr: Addr4, sport: Port, daddr: Addr4, dport: Port) -> Self {
+        Self {
+            saddr,
+            daddr,
+            sport,
+            dport,
+            proto,
+            _pad: [0; 3],
+        }
+    }
+}
+
+/// One direction of a flow, 64 bytes.
+///
+/// `incarnation` is written last when an entry is published and zeroed first when it is removed; a reader takes it before
+/// and after the fields it uses and starts again (or misses) when the two differ. Zero: free or pending.
+#[repr(C, align(64))]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FlowEntry4 {
+    /// Key: source address as the packet arrives.
+    pub saddr: Addr4,
+    /// Key: destination address.
+    pub daddr: Addr4,
+    /// Key: source port.
+    pub sport: Port,
+    /// Key: destination port.
+    pub dport: Port,
+    /// Key: IP protocol.
+    pub proto: u8,
+    /// [`flags`]: direction, mode, group.
+    pub flags: u8,
+    /// [`seen`]: what packets of this direction have shown. Written by packets of this direction only.
+    pub own: u8,
+    /// [`seen`]: copy of the partner's `own`. Written by packets of the other direction only.
+    pub other: u8,
+    /// Source address as the packet leaves.
+    pub new_saddr: Addr4,
+    /// Destination address as the packet leaves.
+    pub new_daddr: Addr4,
+    /// Source port as the packet leaves.
+    pub new_sport: Port,
+    /// Destination port as the packet leaves.
+    pub new_dport: Port,
+    /// Where to send: index into `NEXT_HOPS`, or with [`hop::LAST`] into `LAST_HOPS`; [`hop::ROUTE`] = look the route up.
+    pub hop: u32,
+    /// The other direction's entry: bucket << 4 | way.
+    pub partner: u32,
+    /// Tick (see [`crate::maps::TICK_SHIFT`]) of the last packet of this direction.
+    pub last_seen: u32,
+    /// Idle time-out while established, in ticks.
+    pub idle_ticks: u32,
+    /// Both directions, while half-open: the acknowledgement the client must send (server's sequence + 1), native order.
+    pub expected_ack: u32,
+    /// Index into `SERVERS` and `SERVER_STATS`.
+    pub server: u16,
+    /// Index into `SERVICE_STATS`.
+    pub stats: u16,
+    /// Packets of this direction; wraps.
+    pub packets: u32,
+    /// Which flow this is: node id << 56 | epoch << 40 | counter. The same in both entries; never 0 in a live one.
+    pub incarnation: u64,
+}
+
+impl FlowEntry4 {
+    /// The key of the entry.
+    #[inline(always)]
+    pub const fn key(&self) -> FlowKey4 {
+        FlowKey4::new(self.proto, self.saddr, self.sport, self.daddr, self.dport)
+    }
+
+    /// The key of packets of the other direction.
+    #[inline(always)]
+    pub const fn reply_key(&self) -> FlowKey4 {
+        FlowKey4::new(
+            self.proto,
+            self.new_daddr,
+            self.new_dport,
+            self.new_saddr,
+            self.new_sport,
+        )
+    }
+
+    /// Value of [`crate::maps::mode`].
+    #[inline(always)]
+    pub const fn mode(&self) -> u8 {
+        (self.flags & flags::MODE_MASK) >> flags::MODE_SHIFT
+    }
+
+    /// Ownership group whose lease guards the flow.
+    #[inline(always)]
+    pub const fn group(&self) -> u8 {
+        self.flags >> flags::GROUP_SHIFT
+    }
+
+    /// True in the entry of packets from the server.
+    #[inline(always)]
+    pub const fn is_reply(&self) -> bool {
+        self.flags & flags::REPLY != 0
+    }
+}
+
+/// Bits of [`FlowEntry4::flags`].
+pub mod flags {
+    /// The entry is for packets from the server.
+    pub const REPLY: u8 = 1;
+    /// [`crate::maps::mode`] in two bits.
+    pub const MODE_SHIFT: u8 = 1;
+    /// Mask of the mode.
+    pub const MODE_MASK: u8 = 0b110;
+    /// The flow is Both-NAT only because client and chosen server are neighbours (hairpin).
+    pub const HAIRPIN: u8 = 8;
+    /// Ownership group in the upper four bits.
+    pub const GROUP_SHIFT: u8 = 4;
+}
+
+/// Bits of [`FlowEntry4::own`] and [`FlowEntry4::other`].
+pub mod seen {
+    /// TCP: SYN (client) or SYN-ACK (server). UDP: a packet.
+    pub const OPENED: u8 = 1;
+    /// Client's side of TCP: it has acknowledged the server's SYN-ACK.
+    pub const CONFIRMED: u8 = 2;
+    /// A FIN.
+    pub const FIN: u8 = 4;
+    /// A RST, not yet lifted by a later segment.
+    pub const RST: u8 = 8;
+    /// This side's FIN came before the other's.
+    pub const FIN_FIRST: u8 = 16;
+}
+
+/// Values and bits of [`FlowEntry4::hop`].
+pub mod hop {
+    /// The rest is an index into `LAST_HOPS`.
+    pub const LAST: u32 = 1 << 31;
+    /// No hop is known (first packet relayed by the peer, or no index free): look up route and neighbour for each packet.
+    pub const ROUTE: u32 = u32::MAX;
+}
+
+/// Coarse state of a flow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// TCP before the client has acknowledged the server's SYN-ACK.
+    HalfOpen,
+    /// Carrying traffic.
+    Established,
+    /// FIN of both sides, or a RST.
+    Closing,
+}
+
+/// Coarse state from the two directions' [`seen`] bits, in any order for UDP, (client, server) for TCP.
+#[inline(always)]
+pub const fn state(proto: u8, client: u8, server: u8) -> State {
+    if (client | server) & seen::RST != 0 || client & server & seen::FIN != 0 {
+        State::Closing
+    } else if proto == crate::maps::proto::TCP
+        && (client & seen::CONFIRMED == 0 || server & seen::OPENED == 0)
+    {
+        State::HalfOpen
+    } else {
+        State::Established
+    }
+}
+
+impl FlowEntry4 {
+    /// (client's bits, server's bits).
+    #[inline(always)]
+    pub const fn seen_by_side(&self) -> (u8, u8) {
+        if self.is_reply() {
+            (self.other, self.own)
+        } else {
+            (self.own, self.other)
+        }
+    }
+
+    /// Coarse state of the flow.
+    #[inline(always)]
+    pub const fn state(&self) -> State {
+        let (client, server) = self.seen_by_side();
+        state(self.proto, client, server)
+    }
+}
+
+/// One bucket of `FLOWS4`: 1,088 bytes.
+#[repr(C, align(64))]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bucket4 {
+    /// Tags of the ways, 16 bits each, way 0 in the lowest bits of the first word; 0 = free.
+    pub tags: [u64; WAYS / 4],
+    /// Serialises insert-if-absent of keys whose first candidate is this bucket: 0 = free, else the owner ([`lock`]).
+    pub lock: u64,
+    /// Entries whose first candidate is this bucket but which live in their second one.
+    pub overflow: u64,
+    /// Explicit padding, zero.
+    pub _pad: [u64; 2],
+    /// The ways.
+    pub entries: [FlowEntry4; WAYS],
+}
+
+impl Default for Bucket4 {
+    fn default() -> Self {
+        Self {
+            tags: [0; WAYS / 4],
+            lock: 0,
+            overflow: 0,
+            _pad: [0; 2],
+            entries: [FlowEntry4::default(); WAYS],
+        }
+    }
+}
+
+/// Owners in [`Bucket4::lock`].
+pub mod lock {
+    /// Set in the owner id of a user-space process; the lower 32 bits are its pid. Without it: CPU number + 1.
+    ///
+    /// A program cannot end while it holds a lock; a process can. `crate::table::break_lock` frees what a dead one left.
+    pub const USER: u64 = 1 << 32;
+}

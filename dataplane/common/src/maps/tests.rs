@@ -1,0 +1,57 @@
+#![expect(clippy::used_underscore_binding, reason = "explicit padding is measured too")]
+use super::*;
+use crate::{
+    event::Event,
+    flow::{Bucket4, FlowEntry4, FlowKey4},
+    refusal::Meter,
+};
+use core::mem::{align_of, offset_of, size_of};
+
+/// Size, alignment, and the sum of the field sizes: equal to the size when no padding is hidden.
+macro_rules! layout {
+    ($t:ty, $size:literal, $align:literal, [$($field:ident: $offset:literal),+ $(,)?]) => {{
+        assert_eq!(size_of::<$t>(), $size, stringify!($t));
+        assert_eq!(align_of::<$t>(), $align, stringify!($t));
+        let value = <$t>::default();
+        let mut sum = 0;
+        $(
+            assert_eq!(offset_of!($t, $field), $offset, concat!(stringify!($t), "::", stringify!($field)));
+            sum += size_of_val(&value.$field);
+        )+
+        assert_eq!(sum, $size, "hidden padding in {}", stringify!($t));
+    }};
+}
+
+#[test]
+fn map_types_have_the_layout_both_sides_rely_on() {
+    layout!(Node, 72, 8, [flow_hash_key: 0, pair_hash_key: 16, flow_bucket_mask: 32, half_open_budget: 36,
+        relay_to_peer: 40, half_open_ticks: 44, closing_ticks: 48, _pad: 52, incarnation_base: 56, snat_shift: 64]);
+    layout!(LegKey, 8, 4, [ifindex: 0, vlan: 4, _pad: 6]);
+    layout!(Leg, 20, 4, [mac: 0, id: 6, group: 7, addr: 8, peer_mac: 12, _pad: 18]);
+    layout!(OwnedKey, 8, 4, [addr: 0, slot: 4]);
+    layout!(Owned, 4, 1, [kinds: 0, leg: 1, group: 2, _pad: 3]);
+    layout!(ServiceKey, 8, 1, [slot: 0, proto: 1, addr: 2, port: 6]);
+    layout!(Service, 24, 8, [table: 0, mode: 8, scheduler: 9, hairpin: 10, group: 11, snat_base: 12, snat_len: 14,
+        idle_ticks: 16, stats: 20]);
+    layout!(Server, 16, 4, [addr: 0, port: 4, net: 6, next_hop: 8, flags: 12]);
+    layout!(ScopedPrefix, 8, 1, [scope: 0, addr: 4]);
+    layout!(EndpointKey, 8, 4, [addr: 0, port: 4, proto: 6, slot: 7]);
+    layout!(NextHop, 16, 4, [mac: 0, vlan: 6, ifindex: 8, leg: 12, valid: 13, _pad: 14]);
+    layout!(NeighbourKey, 8, 4, [addr: 0, leg: 4]);
+    layout!(Route, 8, 4, [gateway: 0, leg: 4]);
+    layout!(LastHop, 16, 4, [mac: 0, vlan: 6, ifindex: 8, leg: 12]);
+    layout!(SnatPool, 8, 4, [addr: 0, first: 4, last: 6]);
+    layout!(SnatRange, 4, 2, [first: 0, last: 2]);
+    layout!(Stats, 48, 8, [flows: 0, packets_in: 8, bytes_in: 16, packets_out: 24, bytes_out: 32, refused: 40]);
+    layout!(Meter, 8, 8, [empty_at: 0]);
+    layout!(Event, 32, 8, [kind: 0, leg: 4, addr: 8, detail: 12, mac: 16, _pad: 22, time: 24]);
+}
+
+#[test]
+fn a_flow_entry_is_one_cache_line_and_a_bucket_seventeen() {
+    layout!(FlowKey4, 16, 4, [saddr: 0, daddr: 4, sport: 8, dport: 10, proto: 12, _pad: 13]);
+    layout!(FlowEntry4, 64, 64, [saddr: 0, daddr: 4, sport: 8, dport: 10, proto: 12, flags: 13, own: 14, other: 15,
+        new_saddr: 16, new_daddr: 20, new_sport: 24, new_dport: 26, hop: 28, partner: 32, last_seen: 36,
+        idle_ticks: 40, expected_ack: 44, server: 48, stats: 50, packets: 52, incarnation: 56]);
+    layout!(Bucket4, 1088, 64, [tags: 0, lock: 32, overflow: 40, _pad: 48, entries: 64]);
+}

@@ -1,0 +1,39 @@
+//! `aya::Pod` for every type that lies in a map, for user space.
+#![expect(
+    unsafe_code,
+    reason = "Pod is a promise about layout, kept by the tests in maps/tests.rs"
+)]
+
+use crate::{event, flow, maps, refusal};
+
+macro_rules! pod {
+    ($($t:ty),+ $(,)?) => {
+        // SAFETY: `repr(C)`, integers only, padding explicit (checked by size in maps/tests.rs), no invalid bit pattern.
+        $(unsafe impl aya::Pod for $t {})+
+    };
+}
+
+pod!(
+    event::Event,
+    flow::Bucket4,
+    flow::FlowEntry4,
+    flow::FlowKey4,
+    maps::EndpointKey,
+    maps::LastHop,
+    maps::Leg,
+    maps::LegKey,
+    maps::NeighbourKey,
+    maps::NextHop,
+    maps::Node,
+    maps::Owned,
+    maps::OwnedKey,
+    maps::Route,
+    maps::ScopedPrefix,
+    maps::Server,
+    maps::Service,
+    maps::ServiceKey,
+    maps::SnatPool,
+    maps::SnatRange,
+    maps::Stats,
+    refusal::Meter,
+);

@@ -1,1 +1,4 @@
-//! onearm onearm.
+//! onearm: configuration, health, control and wiring of the pair. The only crate that knows `ha`, `netcfg` and
+//! `dataplane`; it holds no protocol logic of its own.
+
+pub mod control;

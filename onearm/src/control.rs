@@ -1,0 +1,34 @@
+//! The control API: one JSON object a line over a Unix socket, request and answer, versioned.
+//!
+//! ```text
+//! → {"version":1,"op":"flows","args":{"limit":100}}
+//! ← {"version":1,"ok":{…}}              or   {"version":1,"error":{"kind":"refused","message":"…"}}
+//! ```
+//!
+//! The types are the contract between `onearmd` and every client. The server runs on tokio, holds a bounded number of
+//! bounded connections, and asks a [`ControlBackend`]; the client is blocking and needs no runtime.
+
+mod client;
+mod error;
+mod events;
+mod protocol;
+mod server;
+mod services;
+mod status;
+
+#[cfg(test)]
+mod tests;
+
+pub use client::ControlClient;
+pub use error::{ClientError, Refusal, RefusalKind};
+pub use events::{Event, EventList, EventLog, EventQuery, NewEvent, Severity};
+pub use protocol::{
+    DEFAULT_RUN_DIR, FlowEntry, FlowList, FlowQuery, MAX_ANSWER, MAX_FLOWS, MAX_REQUEST, Operation, Outcome,
+    PROTOCOL_VERSION, ProbeRequest, ProbeResult, Request, Response, SOCKET_NAME,
+};
+pub use server::{ControlBackend, ControlServer, MAX_CONNECTIONS};
+pub use services::{LastCheck, ServerHealth, ServerStatus, ServiceStatus, Traffic};
+pub use status::{
+    ConfigStatus, DataplaneStatus, HaStatus, LeaseStatus, LegStatus, NodeState, NodeStatus, PeerStatus,
+    Status,
+};

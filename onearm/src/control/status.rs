@@ -1,0 +1,179 @@
+use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
+
+use serde::{Deserialize, Serialize};
+
+use onearm_types::NodeId;
+
+/// The whole of `onearm status`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Status {
+    /// Which node answered.
+    pub node: NodeStatus,
+    /// Where it stands in the election.
+    pub state: NodeState,
+    /// How long it has been in that state, in milliseconds.
+    pub since_ms: u64,
+    /// What brought it there, one short sentence.
+    pub reason: String,
+    /// Its permission to act.
+    pub lease: LeaseStatus,
+    /// What is known of the other node.
+    pub peer: PeerStatus,
+    /// The interfaces onearm works on, in the order of `node.toml`.
+    pub legs: Vec<LegStatus>,
+    /// Which configuration runs here and there.
+    pub config: ConfigStatus,
+    /// The election's settings and counters.
+    pub ha: HaStatus,
+    /// Tables and counters of the programs.
+    pub dataplane: DataplaneStatus,
+    /// What an operator should know or do, one sentence each; empty when all is well.
+    pub warnings: Vec<String>,
+}
+
+/// The answering node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeStatus {
+    /// `name` of `node.toml`.
+    pub name: String,
+    /// `id` of `node.toml`.
+    pub id: NodeId,
+    /// Version of the daemon.
+    pub version: String,
+    /// How long the daemon has been running, in milliseconds.
+    pub uptime_ms: u64,
+}
+
+/// Role in the pair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum NodeState {
+    /// Not able to take part: a leg is missing, down or without address.
+    Initialize,
+    /// Waiting.
+    Standby,
+    /// Owns the addresses.
+    Active,
+}
+
+impl NodeState {
+    /// The word for people and logs.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Initialize => "initialize",
+            Self::Standby => "standby",
+            Self::Active => "active",
+        }
+    }
+}
+
+impl std::fmt::Display for NodeState {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+/// The lease as read from its cell at the time of the answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LeaseStatus {
+    /// The deadline lies in the future: this node answers, announces and translates.
+    pub valid: bool,
+    /// Deadline, nanoseconds of CLOCK_MONOTONIC; 0 = none was ever held or it was given up.
+    pub deadline_ns: u64,
+    /// Deadline minus now in microseconds; negative = ended that long ago. Meaningless while `deadline_ns` is 0.
+    pub remaining_us: i64,
+    /// Term of ownership; 0 = none yet.
+    pub epoch: u64,
+}
+
+/// The other node as seen from here.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PeerStatus {
+    /// `peer.address` of `node.toml`.
+    pub address: Option<Ipv4Addr>,
+    /// Age of its last advert in milliseconds; `None` = never heard since start.
+    pub last_seen_ms: Option<u64>,
+    /// The state its adverts imply.
+    pub state: Option<NodeState>,
+    /// Priority in its last advert, 0–255.
+    pub priority: Option<u8>,
+    /// Interval in its last advert, milliseconds.
+    pub advert_interval_ms: Option<u64>,
+    /// Its MAC on the leg, `aa:bb:cc:dd:ee:ff`.
+    pub mac: Option<String>,
+}
+
+/// One leg.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LegStatus {
+    /// `leg.name`.
+    pub name: String,
+    /// `leg.interface`.
+    pub interface: String,
+    /// VLAN id 1–4094; `None` = untagged.
+    pub vlan: Option<u16>,
+    /// `leg.role`.
+    pub role: String,
+    /// `leg.attach` as configured.
+    pub attach: String,
+    /// How the program is attached now: `native`, `generic`, `none`.
+    pub mode: String,
+    /// Why it is not `native`, or why the leg cannot be used; empty when there is nothing to say.
+    pub reason: String,
+    /// MAC, `aa:bb:cc:dd:ee:ff`; `None` = the interface is missing.
+    pub mac: Option<String>,
+    /// The node's own first address on it.
+    pub address: Option<Ipv4Addr>,
+    /// Link present.
+    pub carrier: bool,
+}
+
+/// Which `pair.toml` runs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ConfigStatus {
+    /// Digest of the pair's configuration here: hexadecimal, the same for files that mean the same.
+    pub digest: String,
+    /// The peer's digest; `None` = not known.
+    pub peer_digest: Option<String>,
+    /// Both are known and differ.
+    pub differs: bool,
+}
+
+/// The election.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HaStatus {
+    /// `ha.vrid`.
+    pub vrid: u8,
+    /// `priority` of `node.toml`.
+    pub priority: u8,
+    /// Priority now in use, lowered by faults.
+    pub effective_priority: u8,
+    /// `ha.advert_interval` in milliseconds.
+    pub advert_interval_ms: u64,
+    /// `ha.auth`.
+    pub auth: String,
+    /// `ha.preempt`.
+    pub preempt: bool,
+    /// Real-time priority was granted to the HA process.
+    pub realtime: bool,
+    /// Counters of protocol and announcements by name.
+    pub counters: BTreeMap<String, u64>,
+}
+
+/// The programs and their tables.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DataplaneStatus {
+    /// Flows in the table, half-open ones included.
+    pub flows: u64,
+    /// Half-open flows.
+    pub half_open: u64,
+    /// `limits.max_flows`.
+    pub max_flows: u64,
+    /// `limits.half_open`.
+    pub max_half_open: u64,
+    /// Memory of all maps in bytes.
+    pub map_bytes: u64,
+    /// Packet counters and drop reasons by name.
+    pub counters: BTreeMap<String, u64>,
+}

@@ -1,0 +1,49 @@
+//! The UDP echo on each server: answers every datagram with it and its own tag.
+
+use std::{net::UdpSocket, time::Duration};
+
+use anyhow::Result;
+
+use super::{INSTRUMENT_PRIORITY, Recorder, Stop};
+use crate::{netns::Namespace, process};
+
+/// Port of the echo service.
+pub const PORT: u16 = 7777;
+
+/// A running echo; dropping it ends it.
+#[derive(Debug)]
+pub struct Echo {
+    _recorder: Recorder<()>,
+}
+
+impl Echo {
+    /// Starts it inside `ns`; `tag` ends every answer.
+    ///
+    /// # Errors
+    /// When the port is taken.
+    pub fn start(ns: &Namespace, tag: u8) -> Result<Self> {
+        let socket = ns.enter(|| Ok(UdpSocket::bind(("0.0.0.0", PORT))?))?;
+        socket.set_read_timeout(Some(Duration::from_millis(50)))?;
+        let stop = Stop::default();
+        let flag = stop.clone();
+        let thread = ns.thread("echo", move || {
+            process::prefer_this_thread(INSTRUMENT_PRIORITY);
+            let mut buffer = [0; 2048];
+            while !flag.is_set() {
+                // Time-outs and ICMP errors of earlier answers come here too; the next datagram is what counts.
+                let Ok((len, from)) = socket.recv_from(&mut buffer) else {
+                    continue;
+                };
+                let Some(end) = buffer.get_mut(len) else { continue };
+                *end = tag;
+                if let Some(answer) = buffer.get(..=len) {
+                    drop(socket.send_to(answer, from));
+                }
+            }
+            Ok(())
+        })?;
+        Ok(Self {
+            _recorder: Recorder::new(stop, thread),
+        })
+    }
+}

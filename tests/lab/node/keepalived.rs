@@ -1,0 +1,200 @@
+//! keepalived in a node's place, with nftables for the balancing and conntrackd beside it where wanted.
+
+use std::{fs, path::PathBuf, time::Duration};
+
+use anyhow::Result;
+use nix::sys::signal::Signal;
+
+use super::{Node, Role, folder, nat};
+use crate::{
+    clock,
+    netns::Namespace,
+    process::Process,
+    service::PairSpec,
+    topology::{NODES, OneArm},
+};
+
+/// One node run by keepalived.
+#[derive(Debug)]
+pub struct KeepalivedNode {
+    index: usize,
+    ns: Namespace,
+    dir: PathBuf,
+    spec: PairSpec,
+    priority: u8,
+    running: Option<Process>,
+    conntrackd: Option<Process>,
+}
+
+impl KeepalivedNode {
+    /// Prepares it.
+    ///
+    /// # Errors
+    /// When the folder cannot be made.
+    pub fn prepare(lab: &OneArm, index: usize, spec: &PairSpec) -> Result<Self> {
+        let ns = lab.ns(NODES[index]).clone();
+        Ok(Self {
+            index,
+            ns,
+            dir: folder(lab, index)?,
+            spec: spec.clone(),
+            priority: spec.priorities[index],
+            running: None,
+            conntrackd: None,
+        })
+    }
+
+    fn write_configuration(&self) -> Result<PathBuf> {
+        let addresses: Vec<String> = self.spec.owned().iter().map(|a| format!("    {a}/32")).collect();
+        let (listed, excluded) = addresses.split_at(addresses.len().min(20));
+        let excluded = if excluded.is_empty() {
+            String::new()
+        } else {
+            format!("  virtual_ipaddress_excluded {{\n{}\n  }}\n", excluded.join("\n"))
+        };
+        let text = format!(
+            "global_defs {{\n  vrrp_version 3\n  router_id {}\n}}\nvrrp_instance V {{\n  state BACKUP\n  interface eth0\n  \
+             virtual_router_id 51\n  priority {}\n  advert_int {}\n  virtual_ipaddress {{\n{}\n  }}\n{excluded}}}\n",
+            NODES[self.index],
+            self.priority,
+            self.spec.interval.as_secs_f64(),
+            listed.join("\n")
+        );
+        let path = self.dir.join("keepalived.conf");
+        fs::write(&path, text)?;
+        Ok(path)
+    }
+
+    /// Starts conntrackd beside it (FTFW over the leg, states committed by `conntrackd -c`).
+    ///
+    /// # Errors
+    /// When it does not come up.
+    pub fn start_conntrackd(&mut self) -> Result<()> {
+        let dir = self.dir.display();
+        let (own, peer) = if self.index == 0 { (2, 3) } else { (3, 2) };
+        let text = format!(
+            "Sync {{\n  Mode FTFW {{ DisableExternalCache Off }}\n  UDP {{\n    IPv4_address 192.168.100.{own}\n    \
+             IPv4_Destination_Address 192.168.100.{peer}\n    Port 3780\n    Interface eth0\n    Checksum on\n  }}\n}}\n\
+             General {{\n  HashSize 32768\n  HashLimit 131072\n  LockFile {dir}/conntrackd.lock\n  \
+             UNIX {{ Path {dir}/conntrackd.ctl }}\n  LogFile {dir}/conntrackd.log\n  \
+             Filter From Userspace {{ Protocol Accept {{ TCP UDP }} }}\n}}\n"
+        );
+        let conf = self.dir.join("conntrackd.conf");
+        fs::write(&conf, text)?;
+        // After SIGKILL it refuses to start until its lock is gone.
+        drop(fs::remove_file(self.dir.join("conntrackd.lock")));
+        self.ns.sysctl("net.netfilter.nf_conntrack_tcp_loose", "0")?;
+        let conf = conf.display().to_string();
+        let mut running = self.ns.spawn(
+            &["conntrackd", "-C", &conf],
+            &[],
+            &self.dir.join("conntrackd.out"),
+        )?;
+        let socket = self.dir.join("conntrackd.ctl");
+        clock::wait_for(
+            "conntrackd",
+            Duration::from_secs(5),
+            Duration::from_millis(10),
+            || {
+                anyhow::ensure!(
+                    running.is_running()?,
+                    "conntrackd ended; see {}",
+                    running.log().display()
+                );
+                Ok(socket.exists().then_some(()))
+            },
+        )?;
+        self.conntrackd = Some(running);
+        Ok(())
+    }
+}
+
+impl Node for KeepalivedNode {
+    fn short(&self) -> &'static str {
+        NODES[self.index]
+    }
+
+    fn ns(&self) -> &Namespace {
+        &self.ns
+    }
+
+    fn programs(&self) -> &'static [&'static str] {
+        &["keepalived", "conntrackd"]
+    }
+
+    fn start(&mut self) -> Result<()> {
+        nat::remove(&self.ns)?;
+        nat::install(&self.ns, &self.spec)?;
+        let conf = self.write_configuration()?.display().to_string();
+        let pid_files = ["pid", "vrrp.pid", "checkers.pid"].map(|name| {
+            let path = self.dir.join(name);
+            drop(fs::remove_file(&path));
+            path.display().to_string()
+        });
+        let argv = [
+            "keepalived",
+            "-n",
+            "-l",
+            "-P",
+            "-f",
+            &conf,
+            "-p",
+            &pid_files[0],
+            "-r",
+            &pid_files[1],
+            "-c",
+            &pid_files[2],
+        ];
+        self.running = Some(self.ns.spawn(&argv, &[], &self.dir.join("keepalived.log"))?);
+        Ok(())
+    }
+
+    fn role(&mut self) -> Result<Role> {
+        if self.pids().is_empty() {
+            return Ok(Role::Neither);
+        }
+        let own = self
+            .ns
+            .run(&format!("ip -4 -o addr show to {}/32", self.spec.announce[0]))?;
+        Ok(if own.is_empty() {
+            Role::Standby
+        } else {
+            Role::Active
+        })
+    }
+
+    fn ask_to_stop(&self) {
+        if let Some(running) = &self.running {
+            running.signal(Signal::SIGTERM);
+        }
+    }
+
+    fn reap(&mut self, limit: Duration) -> Result<()> {
+        if let Some(mut running) = self.running.take() {
+            running.wait(limit)?;
+        }
+        self.conntrackd = None;
+        Ok(())
+    }
+
+    fn clean_up(&mut self) -> Result<()> {
+        self.priority = self.spec.priorities[self.index];
+        for address in self.spec.owned() {
+            // It is there only on a node that was killed while Active.
+            drop(
+                self.ns
+                    .output(&["ip", "addr", "del", &format!("{address}/32"), "dev", "eth0"])?,
+            );
+        }
+        nat::remove(&self.ns)
+    }
+
+    fn switch_over(&mut self) -> Result<bool> {
+        self.priority = 50;
+        self.write_configuration()?;
+        if let Some(running) = &self.running {
+            running.signal(Signal::SIGHUP);
+        }
+        Ok(true)
+    }
+}

@@ -1,0 +1,70 @@
+//! NAT by nftables for the peers, which only move addresses.
+
+use std::fmt::Write as _;
+
+use anyhow::Result;
+
+use crate::{
+    netns::Namespace,
+    service::{Mode, PairSpec, Service},
+};
+
+/// Makes the kernel of `ns` balance as the services say: DNAT to a hash of client and port, masquerade for Both-NAT and
+/// for clients of the servers' own network.
+pub(crate) fn install(ns: &Namespace, spec: &PairSpec) -> Result<()> {
+    ns.sysctl("net.ipv4.ip_forward", "1")?;
+    ns.sysctl("net.ipv4.conf.all.send_redirects", "0")?;
+    ns.sysctl("net.ipv4.conf.eth0.send_redirects", "0")?;
+    ns.exec(&["nft", &ruleset(spec)])?;
+    Ok(())
+}
+
+/// Removes it.
+pub(crate) fn remove(ns: &Namespace) -> Result<()> {
+    if ns.run("nft list tables")?.contains("table ip lab") {
+        ns.run("nft delete table ip lab")?;
+    }
+    Ok(())
+}
+
+fn ruleset(spec: &PairSpec) -> String {
+    let mut pre = String::new();
+    let mut post = String::new();
+    for service in &spec.services {
+        for port in &service.ports {
+            let Service { vip, protocol, .. } = service;
+            let targets: Vec<String> = service
+                .servers
+                .iter()
+                .flat_map(|s| {
+                    std::iter::repeat_n(
+                        format!("{} . {}", s.address, s.port.unwrap_or(*port)),
+                        s.weight as usize,
+                    )
+                })
+                .enumerate()
+                .map(|(i, target)| format!("{i} : {target}"))
+                .collect();
+            // Writing to a String cannot fail.
+            writeln!(
+                pre,
+                "    ip daddr {vip} {protocol} dport {port} dnat ip to jhash ip saddr . {protocol} sport mod {} map {{ {} }}",
+                targets.len(),
+                targets.join(", ")
+            ).ok();
+            let source = if service.mode == Mode::BothNat {
+                ""
+            } else {
+                " ip saddr 192.168.100.0/24"
+            };
+            writeln!(
+                post,
+                "    meta l4proto {protocol} ct original ip daddr {vip} ct original proto-dst {port} ct status dnat{source} masquerade"
+            ).ok();
+        }
+    }
+    format!(
+        "table ip lab {{\n  chain pre {{\n    type nat hook prerouting priority dstnat;\n{pre}  }}\n  chain post {{\n    \
+         type nat hook postrouting priority srcnat;\n{post}  }}\n}}"
+    )
+}

@@ -1,0 +1,343 @@
+//! onearm itself: its two files, `onearmd` in the node's namespace, `onearm` to ask it.
+
+use std::{
+    fmt::Write as _,
+    fs,
+    os::unix::net::UnixDatagram,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use anyhow::{Context as _, Result, bail};
+use nix::sys::signal::Signal;
+use serde_json::Value;
+
+use super::{Node, Role, folder};
+use crate::{
+    clock::{self, Nanos},
+    netns::Namespace,
+    process::Process,
+    service::{PairSpec, Service},
+    topology::{self, NODES, OneArm},
+};
+
+/// One node run by onearm.
+#[derive(Debug)]
+pub struct OnearmNode {
+    index: usize,
+    ns: Namespace,
+    dir: PathBuf,
+    bin_dir: PathBuf,
+    running: Option<Process>,
+    notify: Option<UnixDatagram>,
+    started_at: Nanos,
+}
+
+impl OnearmNode {
+    /// Writes its files.
+    ///
+    /// # Errors
+    /// When the programs are not in `bin_dir` or a file cannot be written.
+    pub fn prepare(lab: &OneArm, index: usize, spec: &PairSpec, bin_dir: &Path) -> Result<Self> {
+        for program in ["onearmd", "onearm"] {
+            if !bin_dir.join(program).is_file() {
+                bail!(
+                    "no {program} in {}: build it first, or name its folder with --bin-dir",
+                    bin_dir.display()
+                );
+            }
+        }
+        let dir = folder(lab, index)?;
+        let node = Self {
+            index,
+            ns: lab.ns(NODES[index]).clone(),
+            dir,
+            bin_dir: bin_dir.to_owned(),
+            running: None,
+            notify: None,
+            started_at: 0,
+        };
+        fs::write(node.node_file(), node_toml(index, spec))?;
+        node.write_pair(&pair_toml(spec))?;
+        for sub in ["state", "run"] {
+            fs::create_dir_all(node.dir.join(sub))?;
+        }
+        Ok(node)
+    }
+
+    fn node_file(&self) -> PathBuf {
+        self.dir.join("node.toml")
+    }
+
+    /// Replaces `pair.toml`.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn write_pair(&self, text: &str) -> Result<()> {
+        Ok(fs::write(self.dir.join("pair.toml"), text)?)
+    }
+
+    /// Command line of the daemon.
+    fn daemon_line(&self, more: &[&str]) -> Vec<String> {
+        let path = |p: &Path| p.display().to_string();
+        let mut line = vec![
+            path(&self.bin_dir.join("onearmd")),
+            "--node".to_owned(),
+            path(&self.node_file()),
+            "--pair".to_owned(),
+            path(&self.dir.join("pair.toml")),
+            "--state-dir".to_owned(),
+            path(&self.dir.join("state")),
+            "--run-dir".to_owned(),
+            path(&self.dir.join("run")),
+        ];
+        line.extend(more.iter().map(|w| (*w).to_owned()));
+        line
+    }
+
+    /// Runs `onearm --run-dir … ARGS` in the node's namespace; status and output as they are.
+    ///
+    /// # Errors
+    /// When it cannot be started.
+    pub fn cli(&self, args: &[&str]) -> Result<std::process::Output> {
+        let program = self.bin_dir.join("onearm").display().to_string();
+        let run_dir = self.dir.join("run").display().to_string();
+        let mut argv = vec![program.as_str(), "--run-dir", &run_dir];
+        argv.extend(args);
+        self.ns.output(&argv)
+    }
+
+    /// Runs `onearm … --json` and reads what it prints.
+    ///
+    /// # Errors
+    /// When it fails or prints no JSON.
+    pub fn ask(&self, args: &[&str]) -> Result<Value> {
+        let mut all = args.to_vec();
+        all.push("--json");
+        let output = self.cli(&all)?;
+        if !output.status.success() {
+            bail!(
+                "{}: `onearm {}` failed ({}): {}",
+                self.short(),
+                args.join(" "),
+                output.status,
+                String::from_utf8_lossy(&output.stderr)
+            );
+        }
+        serde_json::from_slice(&output.stdout)
+            .with_context(|| format!("`onearm {}` printed no JSON", args.join(" ")))
+    }
+
+    /// Runs `onearmd --restore` and gives what it printed.
+    ///
+    /// # Errors
+    /// When it fails.
+    pub fn restore(&self) -> Result<String> {
+        let line = self.daemon_line(&["--restore"]);
+        let argv: Vec<&str> = line.iter().map(String::as_str).collect();
+        self.ns.exec(&argv)
+    }
+
+    /// Waits for READY=1 and gives the time it took from the start.
+    ///
+    /// # Errors
+    /// When it does not come within `limit` or the daemon ends before.
+    pub fn wait_ready(&mut self, limit: Duration) -> Result<Nanos> {
+        let socket = self.notify.as_ref().context("the daemon was not started")?;
+        let running = self.running.as_mut().context("the daemon was not started")?;
+        let log = running.log().to_owned();
+        let mut buffer = [0; 1024];
+        clock::wait_for("READY=1", limit, Duration::from_millis(1), || {
+            while let Ok(len) = socket.recv(&mut buffer) {
+                if String::from_utf8_lossy(buffer.get(..len).unwrap_or_default()).contains("READY=1") {
+                    return Ok(Some(()));
+                }
+            }
+            if !running.is_running()? {
+                bail!("onearmd ended before it was ready: {}", tail(&log));
+            }
+            Ok(None)
+        })?;
+        Ok(clock::now() - self.started_at)
+    }
+
+    /// Pid of the main process; 0 when it does not run.
+    pub fn main_pid(&self) -> i32 {
+        self.running.as_ref().map_or(0, Process::pid)
+    }
+
+    /// Folder of the node's files.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+}
+
+/// Last lines of a log.
+fn tail(log: &Path) -> String {
+    let text = fs::read_to_string(log).unwrap_or_default();
+    let lines: Vec<&str> = text.lines().collect();
+    lines
+        .get(lines.len().saturating_sub(5)..)
+        .unwrap_or_default()
+        .join(" | ")
+}
+
+impl Node for OnearmNode {
+    fn short(&self) -> &'static str {
+        NODES[self.index]
+    }
+
+    fn ns(&self) -> &Namespace {
+        &self.ns
+    }
+
+    fn programs(&self) -> &'static [&'static str] {
+        // The HA process may name itself.
+        &["onearmd", "onearmd-ha", "onearm-ha"]
+    }
+
+    fn start(&mut self) -> Result<()> {
+        let socket_path = self.dir.join("notify");
+        drop(fs::remove_file(&socket_path));
+        let socket = UnixDatagram::bind(&socket_path)?;
+        socket.set_nonblocking(true)?;
+        let line = self.daemon_line(&[]);
+        let argv: Vec<&str> = line.iter().map(String::as_str).collect();
+        let notify = socket_path.display().to_string();
+        self.started_at = clock::now();
+        let env = [("NOTIFY_SOCKET", notify.as_str()), ("RUST_BACKTRACE", "1")];
+        self.running = Some(self.ns.spawn(&argv, &env, &self.dir.join("onearmd.log"))?);
+        self.notify = Some(socket);
+        Ok(())
+    }
+
+    fn role(&mut self) -> Result<Role> {
+        if let Some(running) = &mut self.running
+            && !running.is_running()?
+        {
+            let log = running.log().to_owned();
+            bail!("{}: onearmd has ended: {}", self.short(), tail(&log));
+        }
+        // Until the control socket answers, the node is neither.
+        let Ok(status) = self.ask(&["status"]) else {
+            return Ok(Role::Neither);
+        };
+        Ok(match status.get("state").and_then(Value::as_str) {
+            Some("active") => Role::Active,
+            Some("standby") => Role::Standby,
+            _ => Role::Neither,
+        })
+    }
+
+    fn ask_to_stop(&self) {
+        if let Some(running) = &self.running {
+            running.signal(Signal::SIGTERM);
+        }
+    }
+
+    fn reap(&mut self, limit: Duration) -> Result<()> {
+        if let Some(mut running) = self.running.take() {
+            running.wait(limit)?;
+        }
+        clock::wait_for(
+            "the end of the HA process",
+            limit,
+            Duration::from_millis(2),
+            || Ok(self.pids().is_empty().then_some(())),
+        )
+    }
+
+    fn clean_up(&mut self) -> Result<()> {
+        self.restore().map(drop)
+    }
+
+    fn switch_over(&mut self) -> Result<bool> {
+        Ok(false)
+    }
+
+    fn as_onearm(&self) -> Option<&OnearmNode> {
+        Some(self)
+    }
+}
+
+fn node_toml(index: usize, spec: &PairSpec) -> String {
+    let peer = match (spec.peer_link, index) {
+        (true, 0) => "{ address = \"10.77.0.2\", interface = \"eth1\" }".to_owned(),
+        (true, _) => "{ address = \"10.77.0.1\", interface = \"eth1\" }".to_owned(),
+        (false, _) => {
+            format!(
+                "{{ address = \"{}\", interface = \"eth0\" }}",
+                topology::address(NODES[1 - index])
+            )
+        }
+    };
+    format!(
+        "name = \"{}\"\nid = {}\npriority = {}\npeer = {peer}\n\n[[leg]]\nname = \"lan\"\ninterface = \"eth0\"\n\
+         vlan = \"none\"\nrole = \"service\"\nattach = \"native\"\n",
+        NODES[index],
+        index + 1,
+        spec.priorities[index]
+    )
+}
+
+/// What `pair.toml` says for `spec`.
+pub fn pair_toml(spec: &PairSpec) -> String {
+    let mut text = String::from("format = 1\n");
+    let announce: Vec<String> = spec.announce.iter().map(|a| format!("\"{a}\"")).collect();
+    let rate = spec
+        .announce_rate
+        .map(|r| format!(", announce_rate = {r}"))
+        .unwrap_or_default();
+    // Writing to a String cannot fail.
+    writeln!(
+        text,
+        "ha = {{ vrid = 51, advert_interval = \"{}ms\", auth = \"none\", preempt = false, announce = [{}]{rate} }}",
+        spec.interval.as_millis(),
+        announce.join(", ")
+    ).ok();
+    writeln!(
+        text,
+        "limits = {{ max_flows = {}, half_open = 16384 }}",
+        spec.max_flows
+    )
+    .ok();
+    for gateway in &spec.gateways {
+        writeln!(text, "\n[[gateway]]\naddress = \"{gateway}/24\"\nleg = \"lan\"").ok();
+    }
+    for service in &spec.services {
+        write_service(&mut text, service);
+    }
+    text
+}
+
+fn write_service(text: &mut String, service: &Service) {
+    let ports: Vec<String> = service.ports.iter().map(u16::to_string).collect();
+    writeln!(
+        text,
+        "\n[[service]]\nname = \"{}\"\nvip = \"{}\"\nprotocol = \"{}\"\nports = [{}]\nmode = \"{}\"\nscheduler = \"{}\"",
+        service.name,
+        service.vip,
+        service.protocol,
+        ports.join(", "),
+        service.mode.word(),
+        service.scheduler
+    ).ok();
+    if service.checked {
+        writeln!(
+            text,
+            "check = {{ type = \"tcp\", interval = \"500ms\", timeout = \"250ms\", rise = 1, fall = 2 }}"
+        )
+        .ok();
+    }
+    text.push_str("server = [\n");
+    for server in &service.servers {
+        let port = server.port.map(|p| format!(", port = {p}")).unwrap_or_default();
+        writeln!(
+            text,
+            "  {{ name = \"{}\", address = \"{}\"{port}, weight = {} }},",
+            server.name, server.address, server.weight
+        )
+        .ok();
+    }
+    text.push_str("]\n");
+}

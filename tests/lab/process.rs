@@ -1,0 +1,161 @@
+//! Long-lived programs of a lab: pid kept, output in a file, gone with their handle.
+
+use std::{
+    fs::{self, OpenOptions},
+    path::{Path, PathBuf},
+    process::{Child, Command, ExitStatus},
+    time::Duration,
+};
+
+use anyhow::{Context as _, Result};
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+
+use crate::clock;
+
+/// A running program. Dropping it kills it and its descendants.
+#[derive(Debug)]
+pub struct Process {
+    child: Child,
+    line: String,
+    log: PathBuf,
+}
+
+impl Process {
+    /// Starts `command` with both outputs appended to `log`.
+    pub(crate) fn start(command: &mut Command, line: String, log: &Path) -> Result<Self> {
+        let file = OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(log)
+            .with_context(|| format!("cannot write {}", log.display()))?;
+        let child = command
+            .stdout(file.try_clone()?)
+            .stderr(file)
+            .spawn()
+            .with_context(|| format!("cannot start `{line}`"))?;
+        Ok(Self {
+            child,
+            line,
+            log: log.to_owned(),
+        })
+    }
+
+    /// Its process id.
+    pub fn pid(&self) -> i32 {
+        i32::try_from(self.child.id()).unwrap_or(0)
+    }
+
+    /// It and all its descendants, parents first.
+    pub fn tree(&self) -> Vec<i32> {
+        let mut all = vec![self.pid()];
+        let mut next = 0;
+        while let Some(pid) = all.get(next).copied() {
+            all.extend(children(pid));
+            next += 1;
+        }
+        all
+    }
+
+    /// Where its output goes.
+    pub fn log(&self) -> &Path {
+        &self.log
+    }
+
+    /// The command line it was started with.
+    pub fn line(&self) -> &str {
+        &self.line
+    }
+
+    /// Whether it runs.
+    ///
+    /// # Errors
+    /// When the kernel cannot tell.
+    pub fn is_running(&mut self) -> Result<bool> {
+        Ok(self.child.try_wait()?.is_none())
+    }
+
+    /// Sends it a signal.
+    pub fn signal(&self, sig: Signal) {
+        signal(self.pid(), sig);
+    }
+
+    /// Waits until it has ended.
+    ///
+    /// # Errors
+    /// When `limit` passes first.
+    pub fn wait(&mut self, limit: Duration) -> Result<ExitStatus> {
+        let what = format!("the end of `{}`", self.line);
+        clock::wait_for(&what, limit, Duration::from_millis(1), || {
+            Ok(self.child.try_wait()?)
+        })
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let tree = self.tree();
+        for pid in tree {
+            signal(pid, Signal::SIGKILL);
+        }
+        // Reaps it; an error here means it was reaped already.
+        drop(self.child.wait());
+    }
+}
+
+/// Direct children of `pid`.
+fn children(pid: i32) -> Vec<i32> {
+    let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else {
+        return Vec::new();
+    };
+    threads
+        .flatten()
+        .filter_map(|t| fs::read_to_string(t.path().join("children")).ok())
+        .flat_map(|text| {
+            text.split_whitespace()
+                .filter_map(|w| w.parse().ok())
+                .collect::<Vec<i32>>()
+        })
+        .collect()
+}
+
+/// Sends `sig` to `pid`; that it is gone already is not an error.
+pub(crate) fn signal(pid: i32, sig: Signal) {
+    if pid > 1 {
+        kill(Pid::from_raw(pid), sig).ok();
+    }
+}
+
+/// Whether process `pid` exists and is not a zombie.
+pub fn is_alive(pid: i32) -> bool {
+    fs::read_to_string(format!("/proc/{pid}/stat"))
+        .is_ok_and(|stat| !matches!(stat.rsplit(')').next().map(str::trim_start), Some(s) if s.starts_with('Z') || s.starts_with('X')))
+}
+
+/// When process `pid` was started, in clock ticks since boot: with the pid it names one process for ever.
+pub fn start_time(pid: i32) -> Option<u64> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    stat.rsplit(')').next()?.split_whitespace().nth(19)?.parse().ok()
+}
+
+/// CPU time (user and system) used by process `pid`, in ms.
+pub fn cpu_ms(pid: i32) -> Option<u64> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let mut fields = stat.rsplit(')').next()?.split_whitespace().skip(11);
+    let user: u64 = fields.next()?.parse().ok()?;
+    let system: u64 = fields.next()?.parse().ok()?;
+    Some((user + system) * 10)
+}
+
+/// Gives the calling thread real-time priority, so that a busy machine does not blur what it measures. Where that is
+/// not allowed the thread stays as it is.
+pub fn prefer_this_thread(priority: u8) {
+    let tid = nix::unistd::gettid().to_string();
+    drop(
+        Command::new("chrt")
+            .args(["-f", "-p", &priority.to_string(), &tid])
+            .output(),
+    );
+}

@@ -1,0 +1,146 @@
+//! The runs of `onearm-lab`.
+
+pub mod failover;
+
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use anyhow::{Context as _, Result};
+
+use crate::{clock, node::Kind, report::Report, topology::OneArm};
+
+/// What the command line says about a run.
+#[derive(Clone, Debug)]
+pub struct Wanted {
+    /// Seed of everything random.
+    pub seed: u64,
+    /// Runs of each case; none: the scenario's own number.
+    pub runs: Option<u32>,
+    /// Advert interval; none: the scenario's own.
+    pub interval: Option<Duration>,
+    /// What runs in the nodes' place.
+    pub kind: Kind,
+    /// Folder of `onearmd` and `onearm`.
+    pub bin_dir: PathBuf,
+    /// Keep logs and captures of a run that passed, too.
+    pub keep: bool,
+}
+
+/// A run with its report under way.
+#[derive(Debug)]
+pub struct Run {
+    /// What was asked for.
+    pub wanted: Wanted,
+    /// What was found so far.
+    pub report: Report,
+    random: u64,
+    folder: PathBuf,
+}
+
+/// A named run.
+#[derive(Clone, Copy)]
+pub struct Scenario {
+    /// Name on the command line.
+    pub name: &'static str,
+    /// One line about it.
+    pub about: &'static str,
+    /// Whether it makes sense with a peer in the nodes' place.
+    pub for_peers: bool,
+    /// The run itself. An error is a failed run.
+    pub run: fn(&mut Run) -> Result<()>,
+}
+
+/// All scenarios, in the order they are listed.
+pub fn all() -> Vec<Scenario> {
+    let mut list = Vec::new();
+    list.extend(failover::scenarios());
+    list
+}
+
+impl Run {
+    /// A run of `scenario` that has not begun. With `aloud` checks are printed as they are made.
+    pub fn new(scenario: &str, wanted: Wanted, aloud: bool) -> Self {
+        let report = Report::new(scenario, &wanted.kind.to_string(), wanted.seed, aloud);
+        let folder = Path::new("lab-runs").join(format!("{scenario}-{}", clock::wall_seconds()));
+        Self {
+            random: wanted.seed ^ 0x9e37_79b9_7f4a_7c15,
+            wanted,
+            report,
+            folder,
+        }
+    }
+
+    /// The next random number (xorshift64*).
+    pub fn random(&mut self) -> u64 {
+        let mut x = self.random.max(1);
+        x ^= x >> 12;
+        x ^= x << 25;
+        x ^= x >> 27;
+        self.random = x;
+        x.wrapping_mul(0x2545_f491_4f6c_dd1d)
+    }
+
+    /// A random time below `limit`.
+    pub fn random_span(&mut self, limit: Duration) -> Duration {
+        let limit = clock::nanos(limit).max(1);
+        Duration::from_nanos(self.random() % limit)
+    }
+
+    /// Keeps the files of `lab` under `lab-runs/SCENARIO-TIME/PART` if the run has failed so far or it was asked for.
+    ///
+    /// # Errors
+    /// When they cannot be copied.
+    pub fn keep_if_needed(&mut self, lab: &OneArm, part: &str) -> Result<()> {
+        if self.report.passed && !self.wanted.keep {
+            return Ok(());
+        }
+        self.keep(lab, part)
+    }
+
+    /// Keeps the files of `lab`.
+    ///
+    /// # Errors
+    /// When they cannot be copied.
+    pub fn keep(&mut self, lab: &OneArm, part: &str) -> Result<()> {
+        lab.lab().keep_files(&self.folder.join(part))?;
+        // What runs leave behind is nothing for a repository.
+        std::fs::write("lab-runs/.gitignore", "*\n")?;
+        self.report.kept = Some(self.folder.display().to_string());
+        Ok(())
+    }
+
+    /// Builds a lab, lets `work` use it, and keeps its files if `work` fails or a check did not hold.
+    ///
+    /// # Errors
+    /// When the lab cannot be built, or the error of `work`.
+    pub fn with_lab(
+        &mut self,
+        part: &str,
+        options: crate::topology::Options,
+        work: impl FnOnce(&mut Self, &OneArm) -> Result<()>,
+    ) -> Result<()> {
+        let lab = OneArm::build(options).context("cannot build the lab")?;
+        let outcome = work(self, &lab);
+        if outcome.is_err() {
+            self.keep(&lab, part)?;
+        } else {
+            self.keep_if_needed(&lab, part)?;
+        }
+        outcome
+    }
+
+    /// Runs the scenario and turns an error into a failed check.
+    pub fn finish(mut self, scenario: Scenario) -> Report {
+        if let Err(error) = (scenario.run)(&mut self) {
+            self.report
+                .check("the run reached its end", false, format!("{error:#}"));
+        }
+        if self.report.checks.is_empty() {
+            self.report
+                .check("something was checked", false, "the run made no check");
+        }
+        self.report
+    }
+}

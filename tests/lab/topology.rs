@@ -1,0 +1,219 @@
+//! The classic one-arm drawing, in namespaces.
+//!
+//! ```text
+//!  out 192.168.10.50 ── rt 192.168.100.254 ──┐            ┌── s1 s2 s3  192.168.100.10 .11 .12
+//!  rem 192.168.20.10 ──┘                     ├── switch ──┤                (default route: .1)
+//!  cl  192.168.100.70  (LAN client) ─────────┤            └── mon  192.168.100.60 (monitor port)
+//!                lb1 .2, lb2 .3 (default route: .254) ────┘   VIP .100 and gateway .1 belong to the pair
+//! ```
+
+use std::net::Ipv4Addr;
+
+use anyhow::{Context as _, Result};
+
+use crate::{
+    lab::Lab,
+    netns::Namespace,
+    switch::{Switch, Variant},
+    xdp::PassThrough,
+};
+
+/// The VIP of the drawing.
+pub const VIP: Ipv4Addr = Ipv4Addr::new(192, 168, 100, 100);
+/// Gateway address of the pair: the servers' default route.
+pub const GATEWAY: Ipv4Addr = Ipv4Addr::new(192, 168, 100, 1);
+/// The router on the segment.
+pub const ROUTER: Ipv4Addr = Ipv4Addr::new(192, 168, 100, 254);
+/// The client behind the router.
+pub const OUTSIDE: Ipv4Addr = Ipv4Addr::new(192, 168, 10, 50);
+/// The server behind the router.
+pub const REMOTE: Ipv4Addr = Ipv4Addr::new(192, 168, 20, 10);
+/// Short names of the nodes.
+pub const NODES: [&str; 2] = ["lb1", "lb2"];
+/// Short names of the servers of the segment.
+pub const SERVERS: [&str; 3] = ["s1", "s2", "s3"];
+
+/// Everything with a port on the switch: short name and last byte of its address and MAC.
+const PORTS: [(&str, u8); 8] = [
+    ("lb1", 2),
+    ("lb2", 3),
+    ("s1", 10),
+    ("s2", 11),
+    ("s3", 12),
+    ("rt", 254),
+    ("mon", 60),
+    ("cl", 70),
+];
+
+/// What may differ between two labs of this drawing.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Options {
+    /// How the switch learns.
+    pub variant: Variant,
+    /// Whether a cable (`eth1` on both, 10.77.0.1 and .2) links the nodes besides the switch.
+    pub peer_link: bool,
+    /// Whether the nodes' kernels forward IPv4.
+    pub forwarding: bool,
+}
+
+/// The drawing, built.
+#[derive(Debug)]
+pub struct OneArm {
+    lab: Lab,
+    switch: Switch,
+    spaces: Vec<(&'static str, Namespace)>,
+    _pass: PassThrough,
+}
+
+/// Address of a port of the segment.
+///
+/// # Panics
+/// When `short` is no name of the drawing: a mistake in a scenario.
+pub fn address(short: &str) -> Ipv4Addr {
+    match short {
+        "out" => OUTSIDE,
+        "rem" => REMOTE,
+        _ => Ipv4Addr::new(192, 168, 100, last_byte(short)),
+    }
+}
+
+/// MAC of a port of the segment: 02:00:00:00:00 and the last byte of the address.
+///
+/// # Panics
+/// As [`address`].
+pub fn mac(short: &str) -> [u8; 6] {
+    [2, 0, 0, 0, 0, last_byte(short)]
+}
+
+fn last_byte(short: &str) -> u8 {
+    PORTS
+        .iter()
+        .find(|(name, _)| *name == short)
+        .map(|(_, b)| *b)
+        .expect("a name of the drawing")
+}
+
+/// A MAC in colon form.
+pub fn colons(mac: [u8; 6]) -> String {
+    mac.map(|b| format!("{b:02x}")).join(":")
+}
+
+impl OneArm {
+    /// Builds it.
+    ///
+    /// # Errors
+    /// When a part cannot be made; what was made goes with the [`Lab`].
+    pub fn build(options: Options) -> Result<Self> {
+        let lab = Lab::new()?;
+        let switch = Switch::create(lab.namespace("sw")?, options.variant)?;
+        let mut spaces = Vec::new();
+        for (short, byte) in PORTS {
+            let ns = lab.namespace(short)?;
+            switch.plug(short, &ns, "eth0", &colons(mac(short)))?;
+            ns.run(&format!("ip addr add 192.168.100.{byte}/24 dev eth0"))?;
+            let router = match short {
+                "rt" => None,
+                "s1" | "s2" | "s3" => Some(GATEWAY),
+                _ => Some(ROUTER),
+            };
+            if let Some(router) = router {
+                ns.run(&format!("ip route add default via {router}"))?;
+            }
+            spaces.push((short, ns));
+        }
+        let ports = NODES.map(Switch::port);
+        let pass = PassThrough::attach(switch.ns(), &ports)?;
+        let mut built = Self {
+            lab,
+            switch,
+            spaces,
+            _pass: pass,
+        };
+        built.add_outside("out", OUTSIDE)?;
+        built.add_outside("rem", REMOTE)?;
+        let router = built.ns("rt");
+        router.sysctl("net.ipv4.ip_forward", "1")?;
+        router.sysctl("net.ipv4.conf.all.send_redirects", "0")?;
+        router.sysctl("net.ipv4.conf.eth0.send_redirects", "0")?;
+        for node in NODES {
+            built
+                .ns(node)
+                .sysctl("net.ipv4.ip_forward", if options.forwarding { "1" } else { "0" })?;
+        }
+        if options.peer_link {
+            built.add_peer_link()?;
+        }
+        Ok(built)
+    }
+
+    /// A host behind the router, on a cable of its own.
+    fn add_outside(&mut self, short: &'static str, addr: Ipv4Addr) -> Result<()> {
+        let ns = self.lab.namespace(short)?;
+        let router = self.ns("rt");
+        let [a, b, c, _] = addr.octets();
+        router.run(&format!(
+            "ip link add to-{short} type veth peer name eth0 netns {}",
+            ns.name()
+        ))?;
+        for (side, dev) in [(router, format!("to-{short}")), (&ns, "eth0".to_owned())] {
+            side.run(&format!("ethtool -K {dev} tx off"))?;
+            side.run(&format!("ip link set {dev} up"))?;
+        }
+        router.run(&format!("ip addr add {a}.{b}.{c}.1/24 dev to-{short}"))?;
+        ns.run(&format!("ip addr add {addr}/24 dev eth0"))?;
+        ns.run(&format!("ip route add default via {a}.{b}.{c}.1"))?;
+        self.spaces.push((short, ns));
+        Ok(())
+    }
+
+    fn add_peer_link(&self) -> Result<()> {
+        let (one, two) = (self.ns("lb1"), self.ns("lb2"));
+        one.run(&format!(
+            "ip link add eth1 type veth peer name eth1 netns {}",
+            two.name()
+        ))?;
+        for (ns, byte) in [(one, 1), (two, 2)] {
+            ns.run(&format!("ip addr add 10.77.0.{byte}/24 dev eth1"))?;
+            ns.run("ip link set eth1 up")?;
+        }
+        Ok(())
+    }
+
+    /// A namespace by its short name.
+    ///
+    /// # Panics
+    /// When there is none of that name: a mistake in a scenario.
+    pub fn ns(&self, short: &str) -> &Namespace {
+        self.spaces
+            .iter()
+            .find(|(name, _)| *name == short)
+            .map(|(_, ns)| ns)
+            .expect("a name of the drawing")
+    }
+
+    /// Short names of all namespaces but the switch's.
+    pub fn names(&self) -> impl Iterator<Item = &'static str> {
+        self.spaces.iter().map(|(name, _)| *name)
+    }
+
+    /// The switch.
+    pub fn switch(&self) -> &Switch {
+        &self.switch
+    }
+
+    /// The holder of the prefix, the run folder and the teardown.
+    pub fn lab(&self) -> &Lab {
+        &self.lab
+    }
+
+    /// Makes every host forget what it knows of the pair's addresses.
+    ///
+    /// # Errors
+    /// When `ip neigh` fails.
+    pub fn forget_neighbours(&self) -> Result<()> {
+        for short in ["rt", "s1", "s2", "s3", "cl", "mon"] {
+            self.ns(short).run("ip neigh flush dev eth0").context("flush")?;
+        }
+        Ok(())
+    }
+}

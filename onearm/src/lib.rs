@@ -1,4 +1,7 @@
 //! onearm: configuration, health, control and wiring of the pair. The only crate that knows `ha`, `netcfg` and
 //! `dataplane`; it holds no protocol logic of its own.
 
+pub mod check;
+pub mod cli;
+pub mod config;
 pub mod control;

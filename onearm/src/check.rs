@@ -1,0 +1,89 @@
+//! What follows from several fields or from both files together: the classic traps, found before anything runs.
+//!
+//! Pure: [`lint`] sees two files that were read, and adds its findings with their positions. The daemon uses the same
+//! code when it loads. A file with errors of its own is judged as far as it goes; rules that need the whole of it wait.
+
+mod addresses;
+mod capacity;
+mod election;
+mod findings;
+mod host;
+mod legs;
+mod nodes;
+mod services;
+mod sizes;
+mod snat;
+
+pub use capacity::{Capacity, ServiceCapacity, flow_table_bytes};
+pub use host::{HostInterface, lint_host};
+pub use nodes::lint_nodes;
+
+use std::path::Path;
+
+use crate::config::{Diagnostic, NodeConfig, PairConfig, PairFile, Parsed, read_node, read_pair};
+use findings::Findings;
+
+/// Files and what was found in them.
+#[derive(Clone, Debug)]
+pub struct Judged {
+    /// The node files; empty unless all files are free of errors.
+    pub nodes: Vec<NodeConfig>,
+    /// The pair's file; `None` unless all files are free of errors.
+    pub pair: Option<PairConfig>,
+    /// Errors and warnings in the order of files and lines.
+    pub diagnostics: Vec<Diagnostic>,
+}
+
+/// Reads and judges a pair's file with the file of one node or of both; with `host`, against that machine too.
+pub fn files(nodes: &[&Path], pair: &Path, host: Option<&[HostInterface]>) -> Judged {
+    let unjudged = read_pair(pair);
+    let mut diagnostics = Vec::new();
+    let mut drafts = false;
+    let mut read: Vec<Parsed<NodeConfig>> = nodes.iter().map(|path| read_node(path)).collect();
+    let mut with_first = None;
+    for node in &mut read {
+        let mut file = unjudged.clone();
+        lint(node, &mut file);
+        if let Some(interfaces) = host {
+            lint_host(node, &mut file, interfaces);
+        }
+        drafts |= file.parsed.is_draft();
+        diagnostics.append(&mut file.parsed.diagnostics);
+        with_first.get_or_insert(file.parsed.config);
+    }
+    if let [first, second] = &mut *read {
+        lint_nodes(first, second);
+    }
+    drafts |= read.iter().any(Parsed::is_draft);
+    diagnostics.extend(read.iter_mut().flat_map(|node| node.diagnostics.drain(..)));
+    diagnostics.sort_by(|a, b| a.sort_key().cmp(&b.sort_key()));
+    // What the pair's file does wrong by itself is found once with each node.
+    diagnostics.dedup();
+    if drafts {
+        Judged {
+            nodes: Vec::new(),
+            pair: None,
+            diagnostics,
+        }
+    } else {
+        Judged {
+            nodes: read.into_iter().map(|node| node.config).collect(),
+            pair: with_first,
+            diagnostics,
+        }
+    }
+}
+
+/// Judges both files.
+pub fn lint(node: &mut Parsed<NodeConfig>, pair: &mut PairFile) {
+    let mut of_node = Findings::default();
+    let mut of_pair = Findings::default();
+    sizes::judge(pair, &mut of_pair);
+    election::judge(pair, &mut of_pair);
+    addresses::judge(node, pair, &mut of_node, &mut of_pair);
+    legs::judge(node, pair, &mut of_node, &mut of_pair);
+    services::judge(pair, &mut of_pair);
+    snat::judge(pair, &mut of_pair);
+    of_node.file(node);
+    of_pair.file(&mut pair.parsed);
+}

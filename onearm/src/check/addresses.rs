@@ -1,0 +1,142 @@
+//! Addresses that cannot be what they are said to be.
+
+use std::collections::HashMap;
+use std::net::Ipv4Addr;
+
+use ipnet::Ipv4Net;
+
+use super::findings::Findings;
+use crate::config::{NodeConfig, PairFile, Parsed};
+
+pub(super) fn judge(
+    node: &Parsed<NodeConfig>,
+    file: &PairFile,
+    of_node: &mut Findings,
+    of_pair: &mut Findings,
+) {
+    let pair = &file.parsed.config;
+    let owned = pair.owned_addresses();
+    let peer = node.config.peer.address;
+    if owned.contains(&peer) {
+        let remedy = "write the other node's own address, one the pair does not own";
+        of_node.error(
+            "peer-is-owned",
+            "peer.address",
+            "it is an owned address of the pair",
+            remedy,
+        );
+    }
+    let networks: Vec<Ipv4Net> = pair.gateways.iter().map(|g| g.address.trunc()).collect();
+    let mut not_a_host = |field: String, address: Ipv4Addr| {
+        if let Some((network, what)) = reserved(&networks, address) {
+            let message = format!("{address} is the {what} address of {network}");
+            of_pair.error(
+                "network-or-broadcast",
+                field,
+                message,
+                "write the address of a host",
+            );
+        }
+    };
+    for (index, gateway) in pair.gateways.iter().enumerate() {
+        not_a_host(
+            format!("{}.address", file.gateway_path(index)),
+            gateway.address.addr(),
+        );
+    }
+    for (index, service) in pair.services.iter().enumerate() {
+        let path = file.service_path(index);
+        not_a_host(format!("{path}.vip"), service.vip);
+        for (place, address) in service
+            .snat
+            .iter()
+            .enumerate()
+            .filter(|(_, address)| **address != service.vip)
+        {
+            not_a_host(format!("{path}.snat[{place}]"), *address);
+        }
+        for (place, server) in service.servers.iter().enumerate() {
+            not_a_host(
+                format!("{}.address", file.server_path(index, place)),
+                server.address,
+            );
+        }
+    }
+    for (index, service) in pair.services.iter().enumerate() {
+        for (place, server) in service.servers.iter().enumerate() {
+            let field = || format!("{}.address", file.server_path(index, place));
+            let address = server.address;
+            if owned.contains(&address) {
+                let message = format!("the pair owns {address}; a server needs an address of its own");
+                of_pair.error(
+                    "server-is-owned",
+                    field(),
+                    message,
+                    "write the server's own address",
+                );
+            }
+            if address == peer && !node.is_draft() {
+                let message = format!(
+                    "{address} is the other node (peer.address of {})",
+                    node.source.name()
+                );
+                of_pair.error(
+                    "server-is-node",
+                    field(),
+                    message,
+                    "a node of the pair cannot be a server of it",
+                );
+            }
+        }
+    }
+    gateways(file, of_pair);
+}
+
+/// The network an address is the first or last of.
+fn reserved(networks: &[Ipv4Net], address: Ipv4Addr) -> Option<(Ipv4Net, &'static str)> {
+    let network = networks
+        .iter()
+        .find(|n| n.network() == address || n.broadcast() == address)?;
+    Some((
+        *network,
+        if network.network() == address {
+            "network"
+        } else {
+            "broadcast"
+        },
+    ))
+}
+
+fn gateways(file: &PairFile, findings: &mut Findings) {
+    let gateways = &file.parsed.config.gateways;
+    let mut seen: HashMap<Ipv4Addr, usize> = HashMap::new();
+    for (index, gateway) in gateways.iter().enumerate() {
+        let field = format!("{}.address", file.gateway_path(index));
+        let address = gateway.address;
+        if let Some(first) = seen.insert(address.addr(), index) {
+            let message = format!("the same address as {}", file.gateway_path(first));
+            findings.error("duplicate-gateway", field, message, "remove one of them");
+            continue;
+        }
+        let clash = gateways[..index]
+            .iter()
+            .position(|other| other.leg != gateway.leg && (overlap(other.address, address)));
+        if let Some(other) = clash {
+            let path = file.gateway_path(other);
+            let message = format!(
+                "its network overlaps that of {path}, which is on leg \"{}\"",
+                gateways[other].leg
+            );
+            findings.error(
+                "gateway-overlap",
+                field,
+                message,
+                "a network is on one leg; correct the length or the leg",
+            );
+        }
+    }
+}
+
+fn overlap(a: Ipv4Net, b: Ipv4Net) -> bool {
+    a.trunc().contains(&b.trunc()) || b.trunc().contains(&a.trunc())
+}

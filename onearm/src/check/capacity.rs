@@ -1,0 +1,70 @@
+use std::net::Ipv4Addr;
+
+use serde::Serialize;
+
+use crate::config::{PairConfig, ServiceConfig};
+
+/// What a configuration can carry and what it costs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Capacity {
+    /// `limits.max_flows`.
+    pub max_flows: u32,
+    /// Memory of the flow table in bytes, taken when the daemon starts.
+    pub flow_table_bytes: u64,
+    /// Different VIPs.
+    pub vips: usize,
+    /// Servers of all services.
+    pub servers: usize,
+    /// Each service.
+    pub services: Vec<ServiceCapacity>,
+}
+
+/// What a service can carry.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct ServiceCapacity {
+    /// Its name.
+    pub name: String,
+    /// Its VIP.
+    pub vip: Ipv4Addr,
+    /// Its servers.
+    pub servers: usize,
+    /// Most translated connections to one port of one server at a time, both nodes together: SNAT ports × addresses. One
+    /// node has half of them. `None` = sources are not translated.
+    pub per_server: Option<u64>,
+}
+
+impl Capacity {
+    /// Of a configuration.
+    pub fn of(pair: &PairConfig) -> Self {
+        let vips: std::collections::HashSet<_> = pair.services.iter().map(|s| s.vip).collect();
+        Self {
+            max_flows: pair.limits.max_flows,
+            flow_table_bytes: flow_table_bytes(pair.limits.max_flows),
+            vips: vips.len(),
+            servers: pair.services.iter().map(|s| s.servers.len()).sum(),
+            services: pair.services.iter().map(service).collect(),
+        }
+    }
+}
+
+fn service(service: &ServiceConfig) -> ServiceCapacity {
+    let ports = u64::from(service.snat_ports.count() / 2 * 2);
+    let per_server = ports * service.snat.len() as u64;
+    ServiceCapacity {
+        name: service.name.clone(),
+        vip: service.vip,
+        servers: service.servers.len(),
+        per_server: service.translates_source().then_some(per_server),
+    }
+}
+
+/// Bytes of a bucket of the flow table: a tag line and 16 entries of 64 bytes.
+const BUCKET_BYTES: u64 = 17 * 64;
+/// Entries of a bucket.
+const BUCKET_ENTRIES: u64 = 16;
+
+/// Memory of a flow table for `max_flows`: two entries a flow, a power of two of buckets, at most 85 % full.
+pub fn flow_table_bytes(max_flows: u32) -> u64 {
+    let entries = 2 * u64::from(max_flows) * 100 / 85;
+    entries.div_ceil(BUCKET_ENTRIES).next_power_of_two() * BUCKET_BYTES
+}

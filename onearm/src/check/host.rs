@@ -1,0 +1,152 @@
+use ipnet::Ipv4Net;
+
+use super::findings::Findings;
+use crate::config::{NodeConfig, PairFile, Parsed, Role};
+
+/// An interface of the machine the files are for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HostInterface {
+    /// Its name.
+    pub name: String,
+    /// Its addresses with their networks.
+    pub addresses: Vec<Ipv4Net>,
+}
+
+/// Compares the files with the machine they are for. Not for the daemon's start: there a missing leg is waited for.
+pub fn lint_host(node: &mut Parsed<NodeConfig>, pair: &mut PairFile, interfaces: &[HostInterface]) {
+    let mut of_node = Findings::default();
+    let mut of_pair = Findings::default();
+    let interface = |name: &str| interfaces.iter().find(|interface| interface.name == name);
+    let config = &node.config;
+    for (index, leg) in config.legs.iter().enumerate() {
+        let field = format!("leg[{index}].interface");
+        match interface(&leg.interface) {
+            None => of_node.error(
+                "unknown-interface",
+                field,
+                "this machine has no such interface",
+                "see `ip link`",
+            ),
+            Some(found) if leg.vlan.is_none() && leg.role == Role::Service && found.addresses.is_empty() => {
+                let message = "the interface has no IPv4 address; the node cannot take part without";
+                of_node.warn("no-address", field, message, "give it one of its own");
+            }
+            Some(_) => {}
+        }
+    }
+    if let Some(name) = config
+        .peer
+        .interface
+        .as_deref()
+        .filter(|name| interface(name).is_none())
+    {
+        let message = format!("this machine has no interface {name}");
+        of_node.error("unknown-interface", "peer.interface", message, "see `ip link`");
+    }
+    let local = |address| {
+        interfaces
+            .iter()
+            .find(|i| i.addresses.iter().any(|net| net.addr() == address))
+    };
+    if local(config.peer.address).is_some() && !node.is_draft() {
+        let message = "it is this machine's own address";
+        of_node.error(
+            "peer-is-local",
+            "peer.address",
+            message,
+            "write the other node's address",
+        );
+    }
+    let file = &*pair;
+    let mut own = |field: String, address, what: &str| {
+        if let Some(interface) = local(address) {
+            let message = format!("{address} is configured on {} of this machine", interface.name);
+            let remedy =
+                format!("{what} lives in the dataplane, not in the kernel: remove it with `ip addr del`");
+            of_pair.error("address-is-local", field, message, remedy);
+        }
+    };
+    for (index, gateway) in file.parsed.config.gateways.iter().enumerate() {
+        own(
+            format!("{}.address", file.gateway_path(index)),
+            gateway.address.addr(),
+            "a gateway address",
+        );
+    }
+    for (index, service) in file.parsed.config.services.iter().enumerate() {
+        own(format!("{}.vip", file.service_path(index)), service.vip, "a VIP");
+    }
+    for (index, service) in file.parsed.config.services.iter().enumerate() {
+        for (place, server) in service.servers.iter().enumerate() {
+            if local(server.address).is_some() {
+                let field = format!("{}.address", file.server_path(index, place));
+                let message = format!("{} is this machine", server.address);
+                of_pair.error(
+                    "server-is-node",
+                    field,
+                    message,
+                    "a node of the pair cannot be a server of it",
+                );
+            }
+        }
+    }
+    if !node.is_draft() {
+        vips(node, file, interfaces, &mut of_pair);
+    }
+    of_node.file(node);
+    of_pair.file(&mut pair.parsed);
+}
+
+/// A VIP outside the network of its leg is answered, but only those ask who have a route to it over that leg.
+fn vips(node: &Parsed<NodeConfig>, file: &PairFile, interfaces: &[HostInterface], findings: &mut Findings) {
+    let pair = &file.parsed.config;
+    for (index, service) in pair.services.iter().enumerate() {
+        let only = node.config.only_service_leg().map(|leg| &*leg.name);
+        let leg = pair
+            .leg_of(service.vip)
+            .or(only)
+            .and_then(|name| node.config.leg(name));
+        let field = format!("{}.vip", file.service_path(index));
+        let Some(leg) = leg else {
+            let mut service_legs = node.config.legs.iter().filter(|leg| leg.role == Role::Service);
+            if !service_legs
+                .any(|leg| connected(interfaces, &leg.interface).any(|net| net.contains(&service.vip)))
+            {
+                let message = "no service leg has a network with this address, and `leg` is not written";
+                findings.error("vip-without-leg", field, message, "write `leg` in the service");
+            }
+            continue;
+        };
+        if leg.vlan.is_some() {
+            continue;
+        }
+        if let Some(net) = connected(interfaces, &leg.interface).find(|net| net.contains(&service.vip)) {
+            let last =
+                net.prefix_len() < 31 && (net.network() == service.vip || net.broadcast() == service.vip);
+            if last {
+                let message = format!("the network or broadcast address of {}", net.trunc());
+                findings.error(
+                    "network-or-broadcast",
+                    field,
+                    message,
+                    "write the address of a host",
+                );
+            }
+        } else if connected(interfaces, &leg.interface).next().is_some() {
+            let message = format!("not in a network of leg \"{}\" ({})", leg.name, leg.interface);
+            findings.warn(
+                "vip-off-link",
+                field,
+                message,
+                "right only if a router sends it there",
+            );
+        }
+    }
+}
+
+fn connected<'i>(interfaces: &'i [HostInterface], name: &'i str) -> impl Iterator<Item = &'i Ipv4Net> {
+    interfaces
+        .iter()
+        .filter(move |interface| interface.name == name)
+        .flat_map(|interface| &interface.addresses)
+}

@@ -1,0 +1,68 @@
+//! Limits that only the whole file can break.
+
+use std::collections::HashSet;
+
+use super::findings::Findings;
+use crate::config::{Hairpin, PairFile, limits};
+
+pub(super) fn judge(file: &PairFile, findings: &mut Findings) {
+    let pair = &file.parsed.config;
+    let mut most = |rule: &'static str, what: &str, count: usize, limit: usize| {
+        if count > limit {
+            let message = format!("{count} {what}, the limit is {limit}");
+            findings.error(rule, "service", message, "use fewer, or a second pair");
+        }
+    };
+    let vips: HashSet<_> = pair.services.iter().map(|s| s.vip).collect();
+    most("limit", "different VIPs", vips.len(), limits::VIPS);
+    most(
+        "limit",
+        "servers",
+        pair.services.iter().map(|s| s.servers.len()).sum(),
+        limits::SERVERS,
+    );
+    most(
+        "limit",
+        "owned addresses",
+        pair.owned_addresses().len(),
+        limits::OWNED,
+    );
+    let blocks = pair
+        .services
+        .iter()
+        .flat_map(|s| &s.ports)
+        .map(|range| range.blocks())
+        .sum();
+    most(
+        "limit",
+        "blocks of ports (a range is up to 30)",
+        blocks,
+        limits::PORT_BLOCKS,
+    );
+    most(
+        "limit",
+        "SNAT sources, counted per service",
+        pair.services.iter().map(|s| s.snat.len()).sum(),
+        limits::SNAT_SOURCES,
+    );
+    let listed = pair.services.iter().map(|s| match &s.hairpin {
+        Hairpin::Listed(prefixes) => prefixes.len(),
+        Hairpin::Auto | Hairpin::Off => 0,
+    });
+    most("limit", "hairpin prefixes", listed.sum(), limits::PREFIXES);
+    most(
+        "limit",
+        "direct prefixes",
+        pair.gateways.iter().map(|g| g.direct.len()).sum(),
+        limits::PREFIXES,
+    );
+    if pair.limits.half_open > pair.limits.max_flows {
+        let message = format!("more half-open flows than flows ({})", pair.limits.max_flows);
+        findings.error(
+            "half-open",
+            "limits.half_open",
+            message,
+            "write at most max_flows",
+        );
+    }
+}

@@ -1,0 +1,172 @@
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use ipnet::Ipv4Net;
+use serde::Serialize;
+
+use super::exit::{Exit, Failure};
+use super::output;
+use crate::check::{Capacity, HostInterface, Judged, files};
+use crate::config::{DEFAULT_NODE_FILE, DEFAULT_PAIR_FILE, Diagnostic, PairConfig, Severity};
+
+/// Most services whose capacity is listed for people.
+const LISTED: usize = 32;
+/// Most findings written for people; the rest is counted.
+const WRITTEN: usize = 500;
+
+#[derive(Debug, Args)]
+pub(super) struct CheckArgs {
+    /// The node's own file; give both nodes' to compare them [default: /etc/onearm/node.toml]
+    #[arg(long = "node", value_name = "FILE")]
+    nodes: Vec<PathBuf>,
+    /// The pair's file
+    #[arg(long, value_name = "FILE", default_value = DEFAULT_PAIR_FILE)]
+    pair: PathBuf,
+    /// Compare with the interfaces of this machine too; always done without --node
+    #[arg(long)]
+    host: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Serialize)]
+struct Report<'a> {
+    ok: bool,
+    digest: Option<String>,
+    capacity: Option<Capacity>,
+    diagnostics: &'a [Diagnostic],
+}
+
+pub(super) fn run(args: &CheckArgs) -> Result<Exit, Failure> {
+    let default = Path::new(DEFAULT_NODE_FILE);
+    let nodes: Vec<&Path> = if args.nodes.is_empty() {
+        vec![default]
+    } else {
+        args.nodes.iter().map(PathBuf::as_path).collect()
+    };
+    if nodes.len() > 2 {
+        output::complain("a pair has two nodes: give --node once or twice");
+        return Ok(Exit::Usage);
+    }
+    let interfaces = if args.host || args.nodes.is_empty() {
+        Some(interfaces()?)
+    } else {
+        None
+    };
+    let judged = files(&nodes, &args.pair, interfaces.as_deref());
+    let exit = if judged.pair.is_some() {
+        Exit::Ok
+    } else {
+        Exit::BadConfiguration
+    };
+    if args.json {
+        output::json(&Report {
+            ok: judged.pair.is_some(),
+            digest: judged.pair.as_ref().map(|pair| pair.digest().to_string()),
+            capacity: judged.pair.as_ref().map(Capacity::of),
+            diagnostics: &judged.diagnostics,
+        })?;
+        return Ok(exit);
+    }
+    for diagnostic in judged.diagnostics.iter().take(WRITTEN) {
+        output::complain(&diagnostic.to_string());
+    }
+    if let Some(more @ 1..) = judged.diagnostics.len().checked_sub(WRITTEN) {
+        output::complain(&format!("… and {more} more (--json lists all)"));
+    }
+    if let Some(pair) = &judged.pair {
+        let files: Vec<String> = nodes
+            .iter()
+            .chain([&&*args.pair])
+            .map(|path| path.display().to_string())
+            .collect();
+        output::print(&summary(&files.join(", "), pair, &judged))?;
+    } else {
+        let errors = judged
+            .diagnostics
+            .iter()
+            .filter(|d| d.severity == Severity::Error)
+            .count();
+        output::complain(&format!("{errors} error{}", if errors == 1 { "" } else { "s" }));
+    }
+    Ok(exit)
+}
+
+fn summary(files: &str, pair: &PairConfig, judged: &Judged) -> String {
+    let capacity = Capacity::of(pair);
+    let warnings = match judged.diagnostics.len() {
+        0 => String::new(),
+        1 => ", 1 warning".to_owned(),
+        n => format!(", {n} warnings"),
+    };
+    let mut text = format!("{files}: good{warnings}\n");
+    // Writing to a string never fails.
+    let _ignored = writeln!(
+        text,
+        "{} VIPs, {} services, {} servers; {} flows at most, flow table {}\n",
+        output::grouped(capacity.vips as u64),
+        output::grouped(capacity.services.len() as u64),
+        output::grouped(capacity.servers as u64),
+        output::grouped(u64::from(capacity.max_flows)),
+        output::size(capacity.flow_table_bytes),
+    );
+    let mut services = capacity.services;
+    let left_out = services.len().saturating_sub(LISTED);
+    if left_out > 0 {
+        services.sort_by_key(|service| service.per_server.unwrap_or(u64::MAX));
+        services.truncate(LISTED);
+    }
+    let mut table = output::table(&[
+        "service",
+        "vip",
+        "servers",
+        "translated to one server port, pair / node",
+    ]);
+    for service in &services {
+        let ceiling = match service.per_server {
+            Some(most) => format!("{} / {}", output::grouped(most), output::grouped(most / 2)),
+            None => "not translated".to_owned(),
+        };
+        table.add_row([
+            comfy_table::Cell::new(&service.name),
+            comfy_table::Cell::new(service.vip),
+            output::number(service.servers as u64),
+            comfy_table::Cell::new(ceiling),
+        ]);
+    }
+    if !services.is_empty() {
+        text.push_str(&output::draw(&table));
+    }
+    if left_out > 0 {
+        let _ignored = writeln!(
+            text,
+            "… and {left_out} services with as much or more (--json lists all)"
+        );
+    }
+    text
+}
+
+/// The interfaces of this machine with their IPv4 addresses.
+fn interfaces() -> Result<Vec<HostInterface>, Failure> {
+    let mut interfaces: Vec<HostInterface> = Vec::new();
+    for entry in nix::ifaddrs::getifaddrs().map_err(Failure::Interfaces)? {
+        let at = interfaces
+            .iter()
+            .position(|i| i.name == entry.interface_name)
+            .unwrap_or_else(|| {
+                interfaces.push(HostInterface {
+                    name: entry.interface_name.clone(),
+                    addresses: Vec::new(),
+                });
+                interfaces.len() - 1
+            });
+        let ip = |address: Option<nix::sys::socket::SockaddrStorage>| Some(address?.as_sockaddr_in()?.ip());
+        let net = ip(entry.address)
+            .zip(ip(entry.netmask))
+            .and_then(|(ip, mask)| Ipv4Net::with_netmask(ip, mask).ok());
+        interfaces[at].addresses.extend(net);
+    }
+    Ok(interfaces)
+}

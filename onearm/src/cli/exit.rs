@@ -1,0 +1,61 @@
+use std::process::ExitCode;
+
+use crate::control::{ClientError, RefusalKind};
+
+/// What the exit code says. The numbers are a contract.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Exit {
+    /// All is well.
+    Ok = 0,
+    /// It was found, and it is not healthy.
+    Unhealthy = 1,
+    /// The command makes no sense.
+    Usage = 2,
+    /// The configuration is refused.
+    BadConfiguration = 3,
+    /// Not in the present state.
+    Refused = 4,
+    /// No daemon, or not allowed to ask it.
+    NoDaemon = 5,
+    /// A fault of onearm.
+    Internal = 70,
+}
+
+impl Exit {
+    /// The code for a command that failed.
+    pub(super) fn of(failure: &Failure) -> Self {
+        match failure {
+            Failure::Client(ClientError::Connect { .. } | ClientError::Exchange(_)) => Self::NoDaemon,
+            Failure::Client(ClientError::Refused(refusal)) => match refusal.kind {
+                RefusalKind::Usage => Self::Usage,
+                RefusalKind::Refused => Self::Refused,
+                RefusalKind::Busy => Self::NoDaemon,
+                RefusalKind::Internal => Self::Internal,
+            },
+            Failure::Client(ClientError::Answer(_) | ClientError::AnswerTooLong)
+            | Failure::Output(_)
+            | Failure::Interfaces(_) => Self::Internal,
+        }
+    }
+}
+
+impl From<Exit> for ExitCode {
+    fn from(exit: Exit) -> Self {
+        Self::from(exit as u8)
+    }
+}
+
+/// Why a command came to no end.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Failure {
+    /// The daemon could not be asked, or said no.
+    #[error(transparent)]
+    Client(#[from] ClientError),
+    /// The answer could not be printed.
+    #[error("cannot write the answer")]
+    Output(#[from] std::io::Error),
+    /// The interfaces of this machine could not be listed.
+    #[error("cannot list the interfaces of this machine")]
+    Interfaces(#[source] nix::Error),
+}

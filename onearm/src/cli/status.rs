@@ -1,0 +1,189 @@
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use super::Daemon;
+use super::exit::{Exit, Failure};
+use super::output::{self, grouped, span};
+use crate::control::{NodeState, Status};
+
+pub(super) fn run(args: &Daemon) -> Result<Exit, Failure> {
+    let status = args.connect()?.status()?;
+    if args.json {
+        output::json(&status)?;
+    } else {
+        output::print(&show(&status))?;
+    }
+    Ok(if healthy(&status) {
+        Exit::Ok
+    } else {
+        Exit::Unhealthy
+    })
+}
+
+/// Able to do its part: in the election, an Active with its lease, every leg up and attached, both nodes on one file.
+pub(super) fn healthy(status: &Status) -> bool {
+    let able = match status.state {
+        NodeState::Initialize => false,
+        NodeState::Standby => true,
+        NodeState::Active => status.lease.valid,
+    };
+    able && !status.config.differs && status.legs.iter().all(|leg| leg.carrier && leg.mode != "none")
+}
+
+pub(super) fn show(status: &Status) -> String {
+    let mut lines = Lines::default();
+    let node = &status.node;
+    lines.add(
+        "node",
+        format!(
+            "{} (id {}), onearm {}, up {}",
+            node.name,
+            node.id.get(),
+            node.version,
+            span(node.uptime_ms)
+        ),
+    );
+    lines.add(
+        "state",
+        format!(
+            "{} for {}: {}",
+            status.state,
+            span(status.since_ms),
+            status.reason
+        ),
+    );
+    lines.add("lease", lease(status));
+    lines.add("peer", peer(status));
+    let ha = &status.ha;
+    lines.add(
+        "election",
+        format!(
+            "vrid {}, priority {}{}, adverts every {}, auth {}{}",
+            ha.vrid,
+            ha.priority,
+            if ha.effective_priority == ha.priority {
+                String::new()
+            } else {
+                format!(" (now {})", ha.effective_priority)
+            },
+            span(ha.advert_interval_ms),
+            ha.auth,
+            if ha.realtime { ", real-time" } else { "" }
+        ),
+    );
+    let config = &status.config;
+    let compared = match (&config.peer_digest, config.differs) {
+        (_, true) => ", the peer has ANOTHER one",
+        (Some(_), false) => ", the same as the peer's",
+        (None, false) => ", the peer's is not known",
+    };
+    lines.add(
+        "pair.toml",
+        format!("{}{compared}", config.digest.get(..12).unwrap_or(&config.digest)),
+    );
+    let data = &status.dataplane;
+    lines.add(
+        "flows",
+        format!(
+            "{} of {}, half-open {} of {}; maps {}",
+            grouped(data.flows),
+            grouped(data.max_flows),
+            grouped(data.half_open),
+            grouped(data.max_half_open),
+            output::size(data.map_bytes)
+        ),
+    );
+    let mut text = lines.0;
+    text.push('\n');
+    let mut table = output::table(&["leg", "interface", "role", "attached", "link", "address", "mac"]);
+    for leg in &status.legs {
+        let interface = match leg.vlan {
+            Some(vlan) => format!("{}.{vlan}", leg.interface),
+            None => leg.interface.clone(),
+        };
+        table.add_row([
+            &*leg.name,
+            &*interface,
+            &*leg.role,
+            &*leg.mode,
+            if leg.carrier { "up" } else { "DOWN" },
+            &leg.address.map_or("-".to_owned(), |address| address.to_string()),
+            leg.mac.as_deref().unwrap_or("-"),
+        ]);
+    }
+    text.push_str(&output::draw(&table));
+    for leg in status.legs.iter().filter(|leg| !leg.reason.is_empty()) {
+        let _ignored = writeln!(text, "{}: {}", leg.name, leg.reason);
+    }
+    counters(&mut text, "protocol", &ha.counters);
+    counters(&mut text, "packets", &data.counters);
+    if !status.warnings.is_empty() {
+        text.push('\n');
+    }
+    for warning in &status.warnings {
+        let _ignored = writeln!(text, "! {warning}");
+    }
+    text
+}
+
+fn lease(status: &Status) -> String {
+    let lease = status.lease;
+    // Signed microseconds to whole milliseconds, away from "0 ms" for anything that is not zero.
+    let ms = lease.remaining_us.unsigned_abs().div_ceil(1_000);
+    match (lease.valid, lease.deadline_ns) {
+        (true, _) => format!(
+            "valid, {} left (renewed all the time), epoch {}",
+            span(ms),
+            lease.epoch
+        ),
+        (false, 0) => format!("none, epoch {}", lease.epoch),
+        (false, _) => format!("ended {} ago, epoch {}", span(ms), lease.epoch),
+    }
+}
+
+fn peer(status: &Status) -> String {
+    let peer = &status.peer;
+    let Some(address) = peer.address else {
+        return "not configured".to_owned();
+    };
+    let Some(age) = peer.last_seen_ms else {
+        return format!("{address}: never heard");
+    };
+    let mut text = format!("{address}");
+    if let Some(state) = peer.state {
+        let _ignored = write!(text, " {state}");
+    }
+    let _ignored = write!(text, ", last heard {} ago", span(age));
+    if let Some(priority) = peer.priority {
+        let _ignored = write!(text, ", priority {priority}");
+    }
+    if let Some(interval) = peer.advert_interval_ms {
+        let _ignored = write!(text, ", every {}", span(interval));
+    }
+    text
+}
+
+/// Counters that are not zero, two to a line.
+fn counters(text: &mut String, title: &str, counters: &BTreeMap<String, u64>) {
+    let shown: Vec<_> = counters.iter().filter(|(_, count)| **count > 0).collect();
+    if shown.is_empty() {
+        return;
+    }
+    let _ignored = writeln!(text, "\n{title}");
+    for pair in shown.chunks(2) {
+        let mut line = String::new();
+        for (name, count) in pair {
+            let _ignored = write!(line, "  {name:<25}{:>11}", grouped(**count));
+        }
+        let _ignored = writeln!(text, "{line}");
+    }
+}
+
+#[derive(Default)]
+struct Lines(String);
+
+impl Lines {
+    fn add(&mut self, name: &str, value: impl AsRef<str>) {
+        let _ignored = writeln!(self.0, "{name:<10} {}", value.as_ref());
+    }
+}

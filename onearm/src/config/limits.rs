@@ -1,0 +1,72 @@
+//! Every limit of the files, by name. A value at the limit is accepted, the next one refused; both are tested.
+
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+/// Longest file in bytes.
+pub const FILE_BYTES: usize = 4 * 1024 * 1024;
+/// Longest file of which *all* syntax errors are reported; of a longer one the first only (an error list is many times
+/// the size of what it complains about).
+pub const FILE_BYTES_RECOVERED: usize = 256 * 1024;
+/// Most different service VIPs.
+pub const VIPS: usize = 4_000;
+/// Most services.
+pub const SERVICES: usize = 4_000;
+/// Most servers of all services.
+pub const SERVERS: usize = 16_384;
+/// Most servers of one service.
+pub const SERVERS_PER_SERVICE: usize = 256;
+/// Most ports and ranges in the list of one service.
+pub const PORTS_PER_SERVICE: usize = 64;
+/// Most aligned port blocks of all services: the keys the dataplane needs. A single port is one, a range up to 30.
+pub const PORT_BLOCKS: usize = 65_536;
+/// Most SNAT sources of one service.
+pub const SNAT_PER_SERVICE: usize = 16;
+/// Most SNAT sources of all services, counted per service.
+pub const SNAT_SOURCES: usize = 8_192;
+/// Most different owned addresses of all kinds.
+pub const OWNED: usize = 8_192;
+/// Most gateway addresses.
+pub const GATEWAYS: usize = 256;
+/// Most prefixes in one list (`direct`, `hairpin`).
+pub const PREFIXES_PER_LIST: usize = 64;
+/// Most prefixes in all lists of one kind.
+pub const PREFIXES: usize = 8_192;
+/// Most addresses in `ha.announce`.
+pub const ANNOUNCE: usize = 16;
+/// Most legs of a node.
+pub const LEGS: usize = 64;
+/// Longest name of a node, leg, service or server in characters.
+pub const NAME_CHARS: usize = 63;
+/// Longest name of an interface in bytes (the kernel's).
+pub const INTERFACE_BYTES: usize = 15;
+
+/// `priority`; 0 and 255 have a meaning of their own in VRRP (RFC 9568 §6.1).
+pub const PRIORITY: RangeInclusive<u64> = 1..=254;
+/// `leg.vlan`.
+pub const VLAN: RangeInclusive<u64> = 1..=4_094;
+/// `ha.vrid` (RFC 9568 §6.1).
+pub const VRID: RangeInclusive<u64> = 1..=255;
+/// `ha.advert_interval`: the wire has 12 bits of centiseconds.
+pub const ADVERT_INTERVAL: RangeInclusive<Duration> =
+    Duration::from_millis(10)..=Duration::from_millis(40_950);
+/// `ha.announce_rate`, announcements per second.
+pub const ANNOUNCE_RATE: RangeInclusive<u64> = 1..=100_000;
+/// `ha.announce_refresh`.
+pub const ANNOUNCE_REFRESH: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_hours(24);
+/// `limits.max_flows`.
+pub const MAX_FLOWS: RangeInclusive<u64> = 1_024..=16_000_000;
+/// `limits.half_open`.
+pub const HALF_OPEN: RangeInclusive<u64> = 64..=16_000_000;
+/// `service.idle_timeout`.
+pub const IDLE_TIMEOUT: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_hours(7 * 24);
+/// `check.interval`.
+pub const CHECK_INTERVAL: RangeInclusive<Duration> = Duration::from_millis(100)..=Duration::from_hours(1);
+/// `check.timeout`.
+pub const CHECK_TIMEOUT: RangeInclusive<Duration> = Duration::from_millis(10)..=Duration::from_mins(1);
+/// `check.rise` and `check.fall`.
+pub const CHECK_COUNT: RangeInclusive<u64> = 1..=100;
+/// `server.weight`.
+pub const WEIGHT: RangeInclusive<u64> = 0..=255;
+/// Any port.
+pub const PORT: RangeInclusive<u64> = 1..=65_535;

@@ -1,0 +1,111 @@
+use std::net::Ipv4Addr;
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+use onearm_types::NodeId;
+
+/// `node.toml`: what is this node's alone and never copied to the peer.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeConfig {
+    /// Name for people, at most 63 characters.
+    pub name: String,
+    /// Which of the two nodes; decides the half of the SNAT ports.
+    pub id: NodeId,
+    /// VRRP priority, 1–254; the greater one owns when nothing else decides.
+    pub priority: u8,
+    /// The other node.
+    pub peer: Peer,
+    /// Group that may use the control socket; `None` = the daemon's own group.
+    pub control_group: Option<String>,
+    /// The interfaces onearm works on; no other one is ever touched.
+    pub legs: Vec<Leg>,
+}
+
+impl NodeConfig {
+    /// The leg of that name.
+    pub fn leg(&self, name: &str) -> Option<&Leg> {
+        self.legs.iter().find(|leg| leg.name == name)
+    }
+
+    /// The only leg of role `service`, where there is exactly one.
+    pub fn only_service_leg(&self) -> Option<&Leg> {
+        let mut legs = self.legs.iter().filter(|leg| leg.role == Role::Service);
+        legs.next().filter(|_| legs.next().is_none())
+    }
+}
+
+/// The other node of the pair.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Peer {
+    /// Its own address on the service leg.
+    pub address: Ipv4Addr,
+    /// Interface of the peer link; `None` = there is none beside the leg.
+    pub interface: Option<String>,
+    /// File of the pair's key; not read while `ha.auth` is `none`.
+    pub key_file: Option<PathBuf>,
+}
+
+/// One interface, or one VLAN of it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Leg {
+    /// Name, the same on both nodes.
+    pub name: String,
+    /// Kernel interface, at most 15 bytes; may differ between the nodes.
+    pub interface: String,
+    /// VLAN id 1–4094; `None` = untagged.
+    pub vlan: Option<u16>,
+    /// What it is for.
+    pub role: Role,
+    /// How the program is attached.
+    pub attach: Attach,
+}
+
+/// What a leg is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Role {
+    /// VIPs, clients and servers.
+    Service,
+    /// A network whose traffic goes out through the pair.
+    Inside,
+    /// The way out.
+    Outside,
+    /// The link to the other node.
+    Peer,
+}
+
+impl Role {
+    /// As written in the file.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Service => "service",
+            Self::Inside => "inside",
+            Self::Outside => "outside",
+            Self::Peer => "peer",
+        }
+    }
+}
+
+/// How the program is attached to a leg.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Attach {
+    /// Native, else generic with a warning.
+    Auto,
+    /// Native or not at all.
+    Native,
+    /// Generic.
+    Generic,
+}
+
+impl Attach {
+    /// As written in the file.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Native => "native",
+            Self::Generic => "generic",
+        }
+    }
+}

@@ -1,0 +1,157 @@
+use std::path::PathBuf;
+
+use onearm_types::NodeId;
+
+use super::limits;
+use super::node::{Attach, Leg, NodeConfig, Peer, Role};
+use super::source::{Parsed, Source};
+use super::walk::{Field, Keys, Table, Walk, walk};
+
+const ROOT: Keys = Keys {
+    known: &["name", "id", "priority", "peer", "control_group", "leg"],
+    later: &[],
+};
+const PEER: Keys = Keys {
+    known: &["address", "interface", "key_file"],
+    later: &[],
+};
+const LEG: Keys = Keys {
+    known: &["name", "interface", "vlan", "role", "attach", "return"],
+    later: &[],
+};
+
+const DEFAULT_PRIORITY: u8 = 100;
+
+/// Reads a `node.toml`.
+pub fn parse_node(source: Source) -> Parsed<NodeConfig> {
+    walk(
+        source,
+        |walk, table| table.map_or_else(draft, |table| read(walk, table)),
+        ROOT,
+    )
+}
+
+pub(super) fn draft() -> NodeConfig {
+    NodeConfig {
+        name: "node".to_owned(),
+        id: NodeId::new(1).expect("1 is an id"),
+        priority: DEFAULT_PRIORITY,
+        peer: Peer {
+            address: std::net::Ipv4Addr::UNSPECIFIED,
+            interface: None,
+            key_file: None,
+        },
+        control_group: None,
+        legs: Vec::new(),
+    }
+}
+
+fn read(walk: &mut Walk<'_>, table: &Table<'_>) -> NodeConfig {
+    let draft = draft();
+    let name = walk.need(table, "name", "write name = \"lb1\"", Walk::name);
+    let id = walk.need(
+        table,
+        "id",
+        "write id = 1 on one node and id = 2 on the other",
+        |walk, field| {
+            let id = walk.integer(field, 1..=2)?;
+            NodeId::new(u8::try_from(id).ok()?).ok()
+        },
+    );
+    let priority = walk.or(table, "priority", DEFAULT_PRIORITY, |walk, field| {
+        u8::try_from(walk.integer(field, limits::PRIORITY)?).ok()
+    });
+    let peer = walk.need(
+        table,
+        "peer",
+        "write peer = { address = \"192.168.100.3\" }",
+        peer,
+    );
+    let control_group = walk.may(table, "control_group", Walk::name);
+    let legs = walk.need(
+        table,
+        "leg",
+        "write at least one [[leg]] with name and interface",
+        |walk, field| walk.list(field, limits::LEGS, leg),
+    );
+    NodeConfig {
+        name: name.unwrap_or(draft.name),
+        id: id.unwrap_or(draft.id),
+        priority,
+        peer: peer.unwrap_or(draft.peer),
+        control_group,
+        legs: legs.unwrap_or_default(),
+    }
+}
+
+fn peer(walk: &mut Walk<'_>, field: &Field<'_>) -> Option<Peer> {
+    let table = walk.table(field, PEER)?;
+    let remedy = "write the other node's own address on the service leg";
+    let address = walk.need(&table, "address", remedy, Walk::address);
+    let interface = walk.may(&table, "interface", Walk::interface);
+    let key_file = walk.may(&table, "key_file", |walk, field| {
+        let path = PathBuf::from(walk.text(field)?);
+        if !path.is_absolute() {
+            walk.error(
+                field,
+                "path",
+                "not an absolute path",
+                "write it from /, for example \"/etc/onearm/pair.key\"",
+            );
+            return None;
+        }
+        Some(path)
+    });
+    Some(Peer {
+        address: address?,
+        interface,
+        key_file,
+    })
+}
+
+fn leg(walk: &mut Walk<'_>, field: &Field<'_>) -> Option<Leg> {
+    let table = walk.table(field, LEG)?;
+    let name = walk.need(&table, "name", "write name = \"lan\"", Walk::name);
+    let interface = walk.need(&table, "interface", "write interface = \"eth0\"", Walk::interface);
+    let vlan = walk.may(&table, "vlan", vlan);
+    let roles = [
+        ("service", Role::Service),
+        ("inside", Role::Inside),
+        ("outside", Role::Outside),
+        ("peer", Role::Peer),
+    ];
+    let role = walk.or(&table, "role", Role::Service, |walk, field| {
+        walk.choice(field, &roles, &[])
+    });
+    let kinds = [
+        ("auto", Attach::Auto),
+        ("native", Attach::Native),
+        ("generic", Attach::Generic),
+    ];
+    let attach = walk.or(&table, "attach", Attach::Auto, |walk, field| {
+        walk.choice(field, &kinds, &[])
+    });
+    walk.may(&table, "return", |walk, field| {
+        let later = [(
+            "route",
+            "replies by route instead of by last hop are not in this build",
+        )];
+        walk.choice(field, &[("last-hop", ())], &later)
+    });
+    Some(Leg {
+        name: name?,
+        interface: interface?,
+        vlan,
+        role,
+        attach,
+    })
+}
+
+/// `"none"` or a VLAN id.
+fn vlan(walk: &mut Walk<'_>, field: &Field<'_>) -> Option<u16> {
+    if field.value.is_str() {
+        walk.choice(field, &[("none", ())], &[]);
+        return None;
+    }
+    u16::try_from(walk.integer(field, limits::VLAN)?).ok()
+}

@@ -1,0 +1,285 @@
+use std::collections::BTreeSet;
+use std::net::Ipv4Addr;
+use std::time::Duration;
+
+use ipnet::Ipv4Net;
+use serde::{Deserialize, Serialize};
+use sha2::Digest as _;
+
+use super::port_range::PortRange;
+
+/// `pair.toml`: what both nodes share.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PairConfig {
+    /// The election.
+    pub ha: HaConfig,
+    /// Sizes of tables.
+    pub limits: Limits,
+    /// Addresses that are the servers' default route.
+    pub gateways: Vec<GatewayConfig>,
+    /// What is balanced.
+    pub services: Vec<ServiceConfig>,
+}
+
+impl PairConfig {
+    /// SHA-256 over everything the configuration means. Comments, order of keys and defaults written out do not change it.
+    pub fn digest(&self) -> Digest {
+        // A digest of a structure that cannot be written would be a bug of this crate: every map key is a string.
+        let canonical = serde_json::to_vec(self).unwrap_or_default();
+        Digest(sha2::Sha256::digest(canonical).into())
+    }
+
+    /// Every owned address once: service VIPs, gateway addresses, SNAT sources.
+    pub fn owned_addresses(&self) -> BTreeSet<Ipv4Addr> {
+        let services = self
+            .services
+            .iter()
+            .flat_map(|s| s.snat.iter().copied().chain([s.vip]));
+        services
+            .chain(self.gateways.iter().map(|g| g.address.addr()))
+            .collect()
+    }
+
+    /// The leg named for an address by the file: that of a service with this VIP, else of the gateway whose network holds it.
+    /// `None` = the file does not say; then it is the node's only service leg, or the one whose connected prefix holds it.
+    pub fn leg_of(&self, address: Ipv4Addr) -> Option<&str> {
+        let service = self
+            .services
+            .iter()
+            .filter(|s| s.vip == address)
+            .find_map(|s| s.leg.as_deref());
+        let gateway = || {
+            self.gateways
+                .iter()
+                .find(|g| g.address.contains(&address))
+                .map(|g| &*g.leg)
+        };
+        service.or_else(gateway)
+    }
+}
+
+/// SHA-256 of a [`PairConfig`].
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Digest(pub [u8; 32]);
+
+impl std::fmt::Display for Digest {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl std::fmt::Debug for Digest {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        std::fmt::Display::fmt(self, f)
+    }
+}
+
+/// `ha`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HaConfig {
+    /// VRRP virtual router id, 1–255.
+    pub vrid: u8,
+    /// Time between adverts, 10 ms to 40.95 s, whole centiseconds.
+    pub advert_interval: Duration,
+    /// How adverts are authenticated.
+    pub auth: Auth,
+    /// Whether a node with greater priority takes over from a live Active.
+    pub preempt: bool,
+    /// Addresses carried in adverts; at least one, all owned.
+    pub announce: Vec<Ipv4Addr>,
+    /// Most gratuitous ARP announcements a second, 1–100,000.
+    pub announce_rate: u32,
+    /// Time after which every owned address is announced again, 1 s to 1 day; `None` = never.
+    pub announce_refresh: Option<Duration>,
+}
+
+/// How adverts are authenticated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Auth {
+    /// Not at all: anybody on the segment can move the VIPs.
+    None,
+}
+
+impl Auth {
+    /// As written in the file.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::None => "none",
+        }
+    }
+}
+
+/// `limits`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Limits {
+    /// Flows the table holds, 1,024–16,000,000.
+    pub max_flows: u32,
+    /// Half-open flows among them, 64–`max_flows`.
+    pub half_open: u32,
+}
+
+/// One `[[gateway]]`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GatewayConfig {
+    /// The address (`addr()`) and the servers' network (`trunc()`).
+    pub address: Ipv4Net,
+    /// Leg it lives on.
+    pub leg: String,
+    /// Traffic of the network that is not balanced is routed.
+    pub transit: bool,
+    /// Hosts that talk to servers directly, past the pair.
+    pub direct: Vec<Ipv4Net>,
+}
+
+/// One `[[service]]`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ServiceConfig {
+    /// Name, unique in the pair.
+    pub name: String,
+    /// Address clients call.
+    pub vip: Ipv4Addr,
+    /// Leg of the VIP; `None` = see [`PairConfig::leg_of`].
+    pub leg: Option<String>,
+    /// TCP or UDP.
+    pub protocol: Protocol,
+    /// Ports clients call; the list is one affinity.
+    pub ports: Vec<PortRange>,
+    /// What is rewritten.
+    pub mode: Mode,
+    /// Translation of clients next to their server; of use in [`Mode::Dnat`] only.
+    pub hairpin: Hairpin,
+    /// How a server is chosen.
+    pub scheduler: Scheduler,
+    /// SNAT sources; the VIP where the file says nothing.
+    pub snat: Vec<Ipv4Addr>,
+    /// Source ports used with each of them, both nodes' halves.
+    pub snat_ports: PortRange,
+    /// Established flows end after so long without packets, 1 s to 7 days.
+    pub idle_timeout: Duration,
+    /// How servers are checked; `None` = every server counts as up.
+    pub check: Option<Check>,
+    /// The servers.
+    pub servers: Vec<ServerConfig>,
+}
+
+impl ServiceConfig {
+    /// Whether some flows of it get another source address.
+    pub fn translates_source(&self) -> bool {
+        self.mode == Mode::BothNat || self.hairpin != Hairpin::Off
+    }
+
+    /// Port a server is checked at: that of the check, else of the server, else the first of the service.
+    pub fn check_port(&self, server: &ServerConfig) -> u16 {
+        let configured = self.check.as_ref().and_then(|check| check.port).or(server.port);
+        configured.unwrap_or_else(|| self.ports.first().map_or(1, |range| range.first()))
+    }
+}
+
+/// Protocol of a service.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Protocol {
+    /// TCP.
+    Tcp,
+    /// UDP.
+    Udp,
+}
+
+impl Protocol {
+    /// As written in the file.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Tcp => "tcp",
+            Self::Udp => "udp",
+        }
+    }
+
+    /// IP protocol number.
+    pub const fn number(self) -> u8 {
+        match self {
+            Self::Tcp => 6,
+            Self::Udp => 17,
+        }
+    }
+}
+
+/// What a service rewrites.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Mode {
+    /// Source and destination.
+    BothNat,
+    /// Destination; servers answer through the gateway address.
+    Dnat,
+}
+
+impl Mode {
+    /// As written in the file.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::BothNat => "both-nat",
+            Self::Dnat => "dnat",
+        }
+    }
+}
+
+/// When a [`Mode::Dnat`] service translates the source as well.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Hairpin {
+    /// When client and chosen server share a connected prefix or are the same host.
+    Auto,
+    /// Never.
+    Off,
+    /// When the client is in one of these.
+    Listed(Vec<Ipv4Net>),
+}
+
+/// How a server is chosen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Scheduler {
+    /// By a hash of the client that both nodes compute alike.
+    Maglev,
+    /// In turn, by weight.
+    Wrr,
+}
+
+impl Scheduler {
+    /// As written in the file.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Maglev => "maglev",
+            Self::Wrr => "wrr",
+        }
+    }
+}
+
+/// `check`: a TCP connection is made and closed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Check {
+    /// Time between the starts of two checks of a server, 100 ms to 1 h.
+    pub interval: Duration,
+    /// A check without result fails after so long, 10 ms to 60 s, at most `interval`.
+    pub timeout: Duration,
+    /// Successes in a row that bring a server up, 1–100.
+    pub rise: u32,
+    /// Failures in a row that take it down, 1–100.
+    pub fall: u32,
+    /// Port to connect to; `None` = see [`ServiceConfig::check_port`].
+    pub port: Option<u16>,
+}
+
+/// One server of a service.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ServerConfig {
+    /// Name, unique in the service.
+    pub name: String,
+    /// Address.
+    pub address: Ipv4Addr,
+    /// Port; `None` = the port the client called.
+    pub port: Option<u16>,
+    /// Share of new flows, 0–255; 0 = none (existing flows go on).
+    pub weight: u8,
+}

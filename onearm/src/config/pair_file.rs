@@ -1,0 +1,263 @@
+use std::net::Ipv4Addr;
+use std::time::Duration;
+
+use super::diagnostic::Diagnostic;
+use super::limits;
+use super::pair::{Auth, GatewayConfig, HaConfig, Limits, PairConfig};
+use super::service_file;
+use super::source::{Parsed, Source};
+use super::walk::{Field, Keys, Table, Walk, walk};
+
+const ROOT: Keys = Keys {
+    known: &["format", "ha", "limits", "gateway", "service"],
+    later: &[("egress", "outgoing addresses (egress) are not in this build")],
+};
+const HA: Keys = Keys {
+    known: &[
+        "vrid",
+        "advert_interval",
+        "auth",
+        "preempt",
+        "announce",
+        "announce_rate",
+        "announce_refresh",
+    ],
+    later: &[
+        ("virtual_mac", "a virtual MAC is not in this build"),
+        ("track", "tracking of gateways and scripts is not in this build"),
+        ("witness", "a witness is not in this build"),
+    ],
+};
+const LIMITS: Keys = Keys {
+    known: &["max_flows", "half_open"],
+    later: &[],
+};
+const GATEWAY: Keys = Keys {
+    known: &["address", "leg", "transit", "direct"],
+    later: &[("group", service_file::GROUP_SENTENCE)],
+};
+
+const DEFAULT_ADVERT_INTERVAL: Duration = Duration::from_millis(100);
+const DEFAULT_ANNOUNCE_RATE: u32 = 200;
+const DEFAULT_ANNOUNCE_REFRESH: Duration = Duration::from_mins(1);
+const DEFAULT_LIMITS: Limits = Limits {
+    max_flows: 1_000_000,
+    half_open: 65_536,
+};
+
+/// A `pair.toml` that has been read.
+#[derive(Clone, Debug)]
+pub struct PairFile {
+    /// What it says, and what is wrong with it.
+    pub parsed: Parsed<PairConfig>,
+    gateways: Vec<usize>,
+    services: Vec<(usize, Vec<usize>)>,
+}
+
+impl PairFile {
+    pub(super) fn unread(error: Diagnostic) -> Self {
+        Self {
+            parsed: Parsed::unread(draft(), error),
+            gateways: Vec::new(),
+            services: Vec::new(),
+        }
+    }
+
+    /// Field path of `config.gateways[gateway]`.
+    pub fn gateway_path(&self, gateway: usize) -> String {
+        format!("gateway[{}]", self.gateways[gateway])
+    }
+
+    /// Field path of `config.services[service]`.
+    pub fn service_path(&self, service: usize) -> String {
+        format!("service[{}]", self.services[service].0)
+    }
+
+    /// Field path of `config.services[service].servers[server]`.
+    pub fn server_path(&self, service: usize, server: usize) -> String {
+        let (service, servers) = &self.services[service];
+        format!("service[{service}].server[{}]", servers[server])
+    }
+}
+
+/// Reads a `pair.toml`.
+pub fn parse_pair(source: Source) -> PairFile {
+    let mut gateways = Vec::new();
+    let mut services = Vec::new();
+    let parsed = walk(
+        source,
+        |walk, table| {
+            let Some(table) = table else { return draft() };
+            let (config, gateway_places, service_places) = read(walk, table);
+            gateways = gateway_places;
+            services = service_places;
+            config
+        },
+        ROOT,
+    );
+    PairFile {
+        parsed,
+        gateways,
+        services,
+    }
+}
+
+fn draft() -> PairConfig {
+    PairConfig {
+        ha: draft_ha(),
+        limits: DEFAULT_LIMITS,
+        gateways: Vec::new(),
+        services: Vec::new(),
+    }
+}
+
+fn draft_ha() -> HaConfig {
+    HaConfig {
+        vrid: 1,
+        advert_interval: DEFAULT_ADVERT_INTERVAL,
+        auth: Auth::None,
+        preempt: false,
+        announce: Vec::new(),
+        announce_rate: DEFAULT_ANNOUNCE_RATE,
+        announce_refresh: Some(DEFAULT_ANNOUNCE_REFRESH),
+    }
+}
+
+type Places = (PairConfig, Vec<usize>, Vec<(usize, Vec<usize>)>);
+
+fn read(walk: &mut Walk<'_>, table: &Table<'_>) -> Places {
+    walk.need(table, "format", "write format = 1", |walk, field| {
+        walk.integer(field, 1..=1)
+    });
+    let ha = walk.need(table, "ha", "write ha = { vrid = 51, auth = \"none\" }", ha);
+    let limits = walk.or(table, "limits", DEFAULT_LIMITS, table_sizes);
+    let gateways = walk.may(table, "gateway", |walk, field| {
+        walk.each(field, limits::GATEWAYS, gateway)
+    });
+    let services = walk.may(table, "service", |walk, field| {
+        walk.each(field, limits::SERVICES, service_file::service)
+    });
+    let (gateway_places, gateways): (Vec<_>, Vec<_>) = gateways.unwrap_or_default().into_iter().unzip();
+    let mut service_places = Vec::new();
+    let mut service_configs = Vec::new();
+    for (place, (service, servers)) in services.unwrap_or_default() {
+        service_places.push((place, servers));
+        service_configs.push(service);
+    }
+    let mut ha = ha.unwrap_or_else(draft_ha);
+    if ha.announce.is_empty() {
+        let vips = service_configs.iter().map(|service| service.vip);
+        let mut owned = vips.chain(
+            gateways
+                .iter()
+                .map(|gateway: &GatewayConfig| gateway.address.addr()),
+        );
+        ha.announce.extend(owned.next());
+    }
+    let config = PairConfig {
+        ha,
+        limits,
+        gateways,
+        services: service_configs,
+    };
+    (config, gateway_places, service_places)
+}
+
+fn ha(walk: &mut Walk<'_>, field: &Field<'_>) -> Option<HaConfig> {
+    let table = walk.table(field, HA)?;
+    let draft = draft_ha();
+    let vrid = walk.need(
+        &table,
+        "vrid",
+        "write vrid = 1 to 255, used by nobody else on the segment",
+        |walk, field| u8::try_from(walk.integer(field, limits::VRID)?).ok(),
+    );
+    let advert_interval = walk.or(
+        &table,
+        "advert_interval",
+        DEFAULT_ADVERT_INTERVAL,
+        advert_interval,
+    );
+    let hmac = "authenticated adverts (auth = \"hmac\", the default to come) are not in this build";
+    let remedy = format!("{hmac}; write auth = \"none\" and keep strangers off the segment");
+    let auth = walk.need(&table, "auth", &remedy, |walk, field| {
+        walk.choice(field, &[("none", Auth::None)], &[("hmac", hmac)])
+    });
+    let preempt = walk.or(&table, "preempt", false, Walk::boolean);
+    let announce: Vec<Ipv4Addr> = walk.or(&table, "announce", Vec::new(), |walk, field| {
+        walk.list(field, limits::ANNOUNCE, Walk::address)
+    });
+    let announce_rate = walk.or(&table, "announce_rate", DEFAULT_ANNOUNCE_RATE, |walk, field| {
+        u32::try_from(walk.integer(field, limits::ANNOUNCE_RATE)?).ok()
+    });
+    let announce_refresh = walk.or(
+        &table,
+        "announce_refresh",
+        draft.announce_refresh,
+        |walk, field| {
+            if field.value.as_str() == Some("off") {
+                return Some(None);
+            }
+            walk.duration(field, limits::ANNOUNCE_REFRESH).map(Some)
+        },
+    );
+    Some(HaConfig {
+        vrid: vrid.unwrap_or(draft.vrid),
+        advert_interval,
+        auth: auth.unwrap_or(draft.auth),
+        preempt,
+        announce,
+        announce_rate,
+        announce_refresh,
+    })
+}
+
+fn advert_interval(walk: &mut Walk<'_>, field: &Field<'_>) -> Option<Duration> {
+    let interval = walk.duration(field, limits::ADVERT_INTERVAL)?;
+    if interval.as_nanos() % 10_000_000 != 0 {
+        walk.error(
+            field,
+            "range",
+            "the wire carries whole hundredths of a second",
+            "write a multiple of \"10ms\"",
+        );
+        return None;
+    }
+    Some(interval)
+}
+
+fn table_sizes(walk: &mut Walk<'_>, field: &Field<'_>) -> Option<Limits> {
+    let table = walk.table(field, LIMITS)?;
+    let max_flows = walk.or(&table, "max_flows", DEFAULT_LIMITS.max_flows, |walk, field| {
+        u32::try_from(walk.integer(field, limits::MAX_FLOWS)?).ok()
+    });
+    let half_open = walk.or(
+        &table,
+        "half_open",
+        DEFAULT_LIMITS.half_open.min(max_flows),
+        |walk, field| u32::try_from(walk.integer(field, limits::HALF_OPEN)?).ok(),
+    );
+    Some(Limits { max_flows, half_open })
+}
+
+fn gateway(walk: &mut Walk<'_>, field: &Field<'_>) -> Option<GatewayConfig> {
+    let table = walk.table(field, GATEWAY)?;
+    let remedy = "write address = \"192.168.100.1/24\": the servers' default route and their network";
+    let address = walk.need(&table, "address", remedy, Walk::interface_address);
+    let leg = walk.need(
+        &table,
+        "leg",
+        "write the name of a [[leg]] of node.toml",
+        Walk::name,
+    );
+    let transit = walk.or(&table, "transit", true, Walk::boolean);
+    let direct = walk.or(&table, "direct", Vec::new(), |walk, field| {
+        walk.list(field, limits::PREFIXES_PER_LIST, Walk::prefix)
+    });
+    Some(GatewayConfig {
+        address: address?,
+        leg: leg?,
+        transit,
+        direct,
+    })
+}

@@ -1,0 +1,232 @@
+//! One `[[service]]`.
+
+use std::net::Ipv4Addr;
+use std::time::Duration;
+
+use super::limits;
+use super::pair::{Check, Hairpin, Mode, Protocol, Scheduler, ServerConfig, ServiceConfig};
+use super::port_range::PortRange;
+use super::walk::{Field, Keys, Table, Walk};
+
+/// Why a group cannot be chosen.
+pub(super) const GROUP_SENTENCE: &str = "all groups of a pair are Active on the same node in this build";
+
+const SERVICE: Keys = Keys {
+    known: &[
+        "name",
+        "vip",
+        "leg",
+        "protocol",
+        "ports",
+        "mode",
+        "hairpin",
+        "scheduler",
+        "snat",
+        "snat_ports",
+        "idle_timeout",
+        "check",
+        "server",
+    ],
+    later: &[
+        ("mode_for", "modes by client (mode_for) are not in this build"),
+        ("group", GROUP_SENTENCE),
+        ("sync_after", "flow sync is not in this build"),
+        ("egress", "outgoing addresses (egress) are not in this build"),
+    ],
+};
+const CHECK: Keys = Keys {
+    known: &["type", "interval", "timeout", "rise", "fall", "port"],
+    later: &[],
+};
+const SERVER: Keys = Keys {
+    known: &["name", "address", "port", "weight"],
+    later: &[],
+};
+
+const DEFAULT_SNAT_PORTS: (u16, u16) = (32_768, 65_535);
+const DEFAULT_TCP_IDLE: Duration = Duration::from_mins(15);
+const DEFAULT_UDP_IDLE: Duration = Duration::from_mins(2);
+const DEFAULT_CHECK_INTERVAL: Duration = Duration::from_secs(2);
+const DEFAULT_CHECK_TIMEOUT: Duration = Duration::from_secs(1);
+const DEFAULT_RISE: u32 = 2;
+const DEFAULT_FALL: u32 = 3;
+
+/// A service and the places of its servers in the file. `None` when it says too little to judge anything else by.
+pub(super) fn service(walk: &mut Walk<'_>, field: &Field<'_>) -> Option<(ServiceConfig, Vec<usize>)> {
+    let table = walk.table(field, SERVICE)?;
+    let name = walk.need(&table, "name", "write name = \"web\"", Walk::name);
+    let vip = walk.need(&table, "vip", "write the address clients call", Walk::address);
+    let leg = walk.may(&table, "leg", Walk::name);
+    let protocol = walk.need(
+        &table,
+        "protocol",
+        "write protocol = \"tcp\" or \"udp\"",
+        |walk, field| walk.choice(field, &[("tcp", Protocol::Tcp), ("udp", Protocol::Udp)], &[]),
+    );
+    let ports = walk.need(&table, "ports", "write ports = [80] or [\"8000-8100\"]", ports);
+    let mode = walk.need(&table, "mode", "write mode = \"dnat\" or \"both-nat\"", mode);
+    let hairpin = walk.or(&table, "hairpin", Hairpin::Auto, hairpin);
+    let schedulers = [("maglev", Scheduler::Maglev), ("wrr", Scheduler::Wrr)];
+    let scheduler = walk.or(&table, "scheduler", Scheduler::Maglev, |walk, field| {
+        let later = [
+            ("wlc", "weighted least connections are not in this build"),
+            (
+                "source-hash",
+                "source hash with persistence is not in this build (maglev keeps a client on its server)",
+            ),
+        ];
+        walk.choice(field, &schedulers, &later)
+    });
+    let snat: Vec<Ipv4Addr> = walk.or(&table, "snat", vip.into_iter().collect(), |walk, field| {
+        walk.list(field, limits::SNAT_PER_SERVICE, Walk::address)
+    });
+    let default_range = PortRange::new(DEFAULT_SNAT_PORTS.0, DEFAULT_SNAT_PORTS.1).expect("a range");
+    let snat_ports = walk.or(&table, "snat_ports", default_range, |walk, field| {
+        let range = walk.port_range(field)?;
+        if range.count() < 2 {
+            walk.error(
+                field,
+                "range",
+                "each node needs a port of its own",
+                "write a range of two ports or more",
+            );
+            return None;
+        }
+        Some(range)
+    });
+    let default_idle = if protocol == Some(Protocol::Udp) {
+        DEFAULT_UDP_IDLE
+    } else {
+        DEFAULT_TCP_IDLE
+    };
+    let idle_timeout = walk.or(&table, "idle_timeout", default_idle, |walk, field| {
+        walk.duration(field, limits::IDLE_TIMEOUT)
+    });
+    let check = walk.may(&table, "check", check);
+    let (places, servers) = servers(walk, &table);
+    let service = ServiceConfig {
+        name: name.unwrap_or_else(|| field.path.clone()),
+        vip: vip?,
+        leg,
+        protocol: protocol?,
+        ports: ports?,
+        mode: mode?,
+        hairpin,
+        scheduler,
+        snat,
+        snat_ports,
+        idle_timeout,
+        check,
+        servers,
+    };
+    Some((service, places))
+}
+
+fn ports(walk: &mut Walk<'_>, field: &Field<'_>) -> Option<Vec<PortRange>> {
+    let ports = walk.list(field, limits::PORTS_PER_SERVICE, Walk::ports)?;
+    if field
+        .value
+        .as_array()
+        .is_some_and(|list| list.iter().next().is_none())
+    {
+        walk.error(
+            field,
+            "empty-list",
+            "a service needs a port",
+            "write ports = [80] or [\"8000-8100\"]",
+        );
+    }
+    Some(ports).filter(|ports| !ports.is_empty())
+}
+
+fn mode(walk: &mut Walk<'_>, field: &Field<'_>) -> Option<Mode> {
+    let later = [
+        ("dsr", "direct server return (dsr) is not in this build"),
+        (
+            "l3-dsr",
+            "direct server return by tunnel (l3-dsr) is not in this build",
+        ),
+    ];
+    walk.choice(
+        field,
+        &[("both-nat", Mode::BothNat), ("dnat", Mode::Dnat)],
+        &later,
+    )
+}
+
+fn hairpin(walk: &mut Walk<'_>, field: &Field<'_>) -> Option<Hairpin> {
+    if field.value.is_array() {
+        let prefixes = walk.list(field, limits::PREFIXES_PER_LIST, Walk::prefix)?;
+        return Some(Hairpin::Listed(prefixes));
+    }
+    let auto = walk.choice(field, &[("auto", true), ("off", false)], &[])?;
+    Some(if auto { Hairpin::Auto } else { Hairpin::Off })
+}
+
+fn check(walk: &mut Walk<'_>, field: &Field<'_>) -> Option<Check> {
+    let table = walk.table(field, CHECK)?;
+    let later = [
+        ("http", "HTTP checks are not in this build"),
+        ("https", "HTTPS checks are not in this build"),
+        ("icmp", "ICMP checks are not in this build"),
+        ("udp", "UDP checks are not in this build"),
+        ("grpc", "gRPC checks are not in this build"),
+        ("exec", "checks by a program are not in this build"),
+    ];
+    walk.need(&table, "type", "write type = \"tcp\"", |walk, field| {
+        walk.choice(field, &[("tcp", ())], &later)
+    });
+    let interval = walk.or(&table, "interval", DEFAULT_CHECK_INTERVAL, |walk, field| {
+        walk.duration(field, limits::CHECK_INTERVAL)
+    });
+    let default_timeout = DEFAULT_CHECK_TIMEOUT.min(interval);
+    let timeout = walk.or(&table, "timeout", default_timeout, |walk, field| {
+        walk.duration(field, limits::CHECK_TIMEOUT)
+    });
+    let mut count = |key, default| {
+        walk.or(&table, key, default, |walk, field| {
+            u32::try_from(walk.integer(field, limits::CHECK_COUNT)?).ok()
+        })
+    };
+    let (rise, fall) = (count("rise", DEFAULT_RISE), count("fall", DEFAULT_FALL));
+    let port = walk.may(&table, "port", Walk::port);
+    Some(Check {
+        interval,
+        timeout,
+        rise,
+        fall,
+        port,
+    })
+}
+
+fn servers(walk: &mut Walk<'_>, table: &Table<'_>) -> (Vec<usize>, Vec<ServerConfig>) {
+    let remedy = "write server = [{ name = \"s1\", address = \"192.168.100.10\" }]";
+    let servers = walk.need(table, "server", remedy, |walk, field| {
+        let servers = walk.each(field, limits::SERVERS_PER_SERVICE, server)?;
+        if field
+            .value
+            .as_array()
+            .is_some_and(|list| list.iter().next().is_none())
+        {
+            walk.error(field, "empty-list", "a service needs a server", remedy);
+        }
+        Some(servers)
+    });
+    servers.unwrap_or_default().into_iter().unzip()
+}
+
+fn server(walk: &mut Walk<'_>, field: &Field<'_>) -> Option<ServerConfig> {
+    let table = walk.table(field, SERVER)?;
+    let name = walk.need(&table, "name", "write name = \"s1\"", Walk::name);
+    let address = walk.need(&table, "address", "write the server's address", Walk::address);
+    let port = walk.may(&table, "port", Walk::port);
+    let weight = walk.or(&table, "weight", 1, |walk, field| {
+        u8::try_from(walk.integer(field, limits::WEIGHT)?).ok()
+    });
+    Some(ServerConfig {
+        name: name.unwrap_or_else(|| field.path.clone()),
+        address: address?,
+        port,
+        weight,
+    })
+}

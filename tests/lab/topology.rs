@@ -62,7 +62,7 @@ pub struct OneArm {
     lab: Lab,
     switch: Switch,
     spaces: Vec<(&'static str, Namespace)>,
-    _pass: PassThrough,
+    pass: PassThrough,
 }
 
 /// Address of a port of the segment.
@@ -77,12 +77,23 @@ pub fn address(short: &str) -> Ipv4Addr {
     }
 }
 
-/// MAC of a port of the segment: 02:00:00:00:00 and the last byte of the address.
+/// MAC of a host: 02:00:00:00:00 and the last byte of its address on the segment, 02:00:00:00:01:… behind the router.
 ///
 /// # Panics
 /// As [`address`].
 pub fn mac(short: &str) -> [u8; 6] {
-    [2, 0, 0, 0, 0, last_byte(short)]
+    match short {
+        "out" | "rem" => [2, 0, 0, 0, 1, address(short).octets()[2]],
+        _ => [2, 0, 0, 0, 0, last_byte(short)],
+    }
+}
+
+/// MAC of the router's end of the cable to the outside host `short`.
+///
+/// # Panics
+/// As [`address`].
+pub fn router_mac(short: &str) -> [u8; 6] {
+    [2, 0, 0, 0, 2, address(short).octets()[2]]
 }
 
 fn last_byte(short: &str) -> u8 {
@@ -122,12 +133,13 @@ impl OneArm {
             spaces.push((short, ns));
         }
         let ports = NODES.map(Switch::port);
-        let pass = PassThrough::attach(switch.ns(), &ports)?;
+        let mut pass = PassThrough::load()?;
+        pass.attach(switch.ns(), &ports)?;
         let mut built = Self {
             lab,
             switch,
             spaces,
-            _pass: pass,
+            pass,
         };
         built.add_outside("out", OUTSIDE)?;
         built.add_outside("rem", REMOTE)?;
@@ -152,7 +164,9 @@ impl OneArm {
         let router = self.ns("rt");
         let [a, b, c, _] = addr.octets();
         router.run(&format!(
-            "ip link add to-{short} type veth peer name eth0 netns {}",
+            "ip link add to-{short} address {} type veth peer name eth0 address {} netns {}",
+            colons(router_mac(short)),
+            colons(mac(short)),
             ns.name()
         ))?;
         for (side, dev) in [(router, format!("to-{short}")), (&ns, "eth0".to_owned())] {
@@ -204,6 +218,36 @@ impl OneArm {
     /// The holder of the prefix, the run folder and the teardown.
     pub fn lab(&self) -> &Lab {
         &self.lab
+    }
+
+    /// Takes the leg of node `short` away, cable and port with it.
+    ///
+    /// # Errors
+    /// When `ip link` refuses.
+    pub fn remove_leg(&self, short: &str) -> Result<()> {
+        self.ns(short).run("ip link del eth0").map(drop)
+    }
+
+    /// Gives node `short` a new leg of the old name and MAC, with a new index, down and without address.
+    ///
+    /// # Errors
+    /// When a part cannot be made.
+    pub fn new_leg(&mut self, short: &'static str) -> Result<()> {
+        let ns = self.ns(short).clone();
+        self.switch.plug(short, &ns, "eth0", &colons(mac(short)))?;
+        ns.run("ip link set eth0 down")?;
+        self.pass.attach(self.switch.ns(), &[Switch::port(short)])
+    }
+
+    /// Gives the leg of node `short` its address and default route.
+    ///
+    /// # Errors
+    /// When `ip` refuses.
+    pub fn address_leg(&self, short: &str) -> Result<()> {
+        let ns = self.ns(short);
+        ns.run(&format!("ip addr add {}/24 dev eth0", address(short)))?;
+        ns.run(&format!("ip route replace default via {ROUTER}"))
+            .map(drop)
     }
 
     /// Makes every host forget what it knows of the pair's addresses.

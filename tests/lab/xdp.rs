@@ -15,15 +15,15 @@ static OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/onearm-xdp.o"))
 /// Keeps the programs attached; dropping it detaches them.
 #[derive(Debug)]
 pub struct PassThrough {
-    _loaded: aya::Ebpf,
+    loaded: aya::Ebpf,
 }
 
 impl PassThrough {
-    /// Attaches it natively to the interfaces `ports` of `ns`.
+    /// Loads the program.
     ///
     /// # Errors
     /// When no object was built in, or the kernel refuses it.
-    pub fn attach(ns: &Namespace, ports: &[String]) -> Result<Self> {
+    pub fn load() -> Result<Self> {
         if OBJECT.is_empty() {
             bail!("no eBPF object is built in: run `make bpf`, then build again");
         }
@@ -35,11 +35,16 @@ impl PassThrough {
             loader.map_max_entries(name, 1);
         }
         let mut loaded = loader.load(OBJECT).context("cannot load the eBPF object")?;
-        let program: &mut Xdp = loaded
-            .program_mut("xdp_pass")
-            .context("the object has no program xdp_pass")?
-            .try_into()?;
-        program.load().context("cannot load xdp_pass")?;
+        program(&mut loaded)?.load().context("cannot load xdp_pass")?;
+        Ok(Self { loaded })
+    }
+
+    /// Attaches it natively to the interfaces `ports` of `ns`.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub fn attach(&mut self, ns: &Namespace, ports: &[String]) -> Result<()> {
+        let program = program(&mut self.loaded)?;
         ns.enter(|| {
             for port in ports {
                 program
@@ -47,7 +52,13 @@ impl PassThrough {
                     .with_context(|| format!("cannot attach xdp_pass to {port}"))?;
             }
             Ok(())
-        })?;
-        Ok(Self { _loaded: loaded })
+        })
     }
+}
+
+fn program(loaded: &mut aya::Ebpf) -> Result<&mut Xdp> {
+    Ok(loaded
+        .program_mut("xdp_pass")
+        .context("the object has no program xdp_pass")?
+        .try_into()?)
 }

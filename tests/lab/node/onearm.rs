@@ -322,6 +322,9 @@ fn write_service(text: &mut String, service: &Service) {
         service.mode.word(),
         service.scheduler
     ).ok();
+    if service.vip.octets()[..3] != topology::VIP.octets()[..3] {
+        writeln!(text, "leg = \"lan\"").ok();
+    }
     if service.checked {
         writeln!(
             text,

@@ -1,15 +1,25 @@
 //! The runs of `onearm-lab`.
 
+pub mod basic;
+mod drawing;
 pub mod failover;
 
 use std::{
+    net::SocketAddrV4,
     path::{Path, PathBuf},
     time::Duration,
 };
 
 use anyhow::{Context as _, Result};
 
-use crate::{clock, node::Kind, report::Report, topology::OneArm};
+use crate::{
+    clock,
+    measure::echo,
+    node::{Kind, Pair},
+    report::Report,
+    service::PairSpec,
+    topology::{OneArm, VIP},
+};
 
 /// What the command line says about a run.
 #[derive(Clone, Debug)]
@@ -55,8 +65,21 @@ pub struct Scenario {
 /// All scenarios, in the order they are listed.
 pub fn all() -> Vec<Scenario> {
     let mut list = Vec::new();
+    list.push(basic::scenario());
     list.extend(failover::scenarios());
     list
+}
+
+/// Starts a pair and waits until it serves an outside client.
+///
+/// # Errors
+/// When it does not come up.
+pub fn stage(run: &Run, lab: &OneArm, spec: &PairSpec) -> Result<Pair> {
+    let mut pair = Pair::prepare(run.wanted.kind, lab, spec, &run.wanted.bin_dir)?;
+    pair.start()?;
+    lab.forget_neighbours()?;
+    failover::wait_served(lab, SocketAddrV4::new(VIP, echo::PORT))?;
+    Ok(pair)
 }
 
 impl Run {

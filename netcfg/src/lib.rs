@@ -12,15 +12,25 @@
 //! newer or older kernel's messages can neither panic the daemon nor hide an interface, it knows when events were
 //! lost, and one codec serves rtnetlink and ethtool.
 
+mod apply;
 mod diff;
 mod error;
 mod journal;
+mod kernel;
 pub mod marks;
 mod name;
+mod netlink;
+pub mod offload;
+mod query;
+mod restore;
 mod state;
+mod sysctl;
 
 pub use diff::{Change, diff};
 pub use error::Error;
 pub use journal::{Device, Entry, Lent, Place, StateDir};
+pub use kernel::Kernel;
 pub use name::{Family, IfName, InvalidName, LegSysctl, Mac};
+pub use query::{Fault, Found};
+pub use restore::{Outcome, Restored, Returned, Thing, restore};
 pub use state::{Desired, Holding, Leg, LegState, Route, RouteKind, Rule, RuleAction, State};

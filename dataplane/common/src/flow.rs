@@ -1,4 +1,4 @@
-//! The flat flow table: layout and meaning of its words. What is done with them is in `crate::table`.
+//! The flat flow table: layout and meaning of its words. What is done with them is in [`crate::table`].
 //!
 //! Map `FLOWS4` is a BPF array (`BPF_F_MMAPABLE`) of [`Bucket4`]. Every connection has two entries, one a direction, each
 //! found by the packet *as it arrives*. A bucket is one 64-byte tag line and [`WAYS`] entries of 64 bytes, so that a packet
@@ -240,6 +240,6 @@ impl Default for Bucket4 {
 pub mod lock {
     /// Set in the owner id of a user-space process; the lower 32 bits are its pid. Without it: CPU number + 1.
     ///
-    /// A program cannot end while it holds a lock; a process can. `crate::table::break_lock` frees what a dead one left.
+    /// A program cannot end while it holds a lock; a process can. [`crate::table::break_lock`] frees what a dead one left.
     pub const USER: u64 = 1 << 32;
 }

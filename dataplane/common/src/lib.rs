@@ -1,7 +1,20 @@
 //! Map types and the packet logic of onearm's dataplane: plain `no_std` Rust that runs in the eBPF programs and,
 //! unchanged, in `cargo test`.
+//!
+//! | the packet's way | modules |
+//! |---|---|
+//! | frame in, flow? | [`receive`], [`arp`], [`established`] with [`tcp`] |
+//! | no flow | [`miss`], [`transit`], [`relay`], [`answer`] with [`refusal`] |
+//! | new flow | [`schedule`], [`evict`], [`create`] |
+//! | frame out | [`transmit`], [`egress`] |
+//! | what it stands on | [`packet`], [`wire`], [`checksum`], [`hash`], [`table`], [`flow`], [`tables`], [`work`], [`phase`] |
+//! | shared with user space | [`maps`], [`flow`], [`table`], [`counter`], [`event`], [`refusal`] |
 #![no_std]
 #![expect(clippy::pub_underscore_fields, reason = "explicit padding of map types")]
+#![expect(
+    clippy::cast_possible_truncation,
+    reason = "arithmetic on hash bits and wire fields cuts on purpose"
+)]
 #![expect(
     clippy::inline_always,
     reason = "the kernel's verifier wants one function a program"
@@ -10,11 +23,31 @@
 #[cfg(test)]
 extern crate std;
 
+pub mod answer;
+pub mod arp;
+pub mod checksum;
 pub mod counter;
+pub mod create;
+pub mod egress;
+pub mod established;
 pub mod event;
+pub mod evict;
 pub mod flow;
+pub mod hash;
 pub mod maps;
+pub mod miss;
+pub mod packet;
 pub mod phase;
 #[cfg(feature = "user")]
 mod pod;
+pub mod receive;
 pub mod refusal;
+pub mod relay;
+pub mod schedule;
+pub mod table;
+pub mod tables;
+pub mod tcp;
+pub mod transit;
+pub mod transmit;
+pub mod wire;
+pub mod work;

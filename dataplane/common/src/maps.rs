@@ -314,7 +314,7 @@ pub struct EndpointKey {
 }
 
 /// Value of map `NEXT_HOPS` (array), kept by user space from the kernel's neighbours. Two 8-byte words, each written whole.
-#[repr(C)]
+#[repr(C, align(8))]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NextHop {
     /// Destination MAC.
@@ -354,8 +354,8 @@ pub struct Route {
 /// Value of map `LAST_HOPS` (array) and key of `LAST_HOP_INDEX` (LRU hash → index): a client-side neighbour seen in traffic.
 ///
 /// Map `LAST_HOP_NEXT` (array of one `u64`) holds the next index to give out; when it reaches [`MAX_LAST_HOPS`] no new last
-/// hop is learned.
-#[repr(C)]
+/// hop is learned. An index means the same neighbour until user space, sure that no flow uses it, gives it to another.
+#[repr(C, align(8))]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct LastHop {
     /// Its MAC.

@@ -16,24 +16,33 @@ pub const EGRESS: &str = "egress_gate";
 pub enum Phase {
     /// ARP.
     Arp = 0,
-    /// Packet to an owned address without a flow, or transit: find out what it is.
+    /// No flow, or a SYN that may replace one: find out what the packet is.
     Miss = 1,
     /// New flow: choose server and mode.
     Schedule = 2,
+    /// New flow: make room by removing a half-open one.
+    Evict = 3,
     /// New flow: find a source port and insert.
-    Create = 3,
+    Create = 4,
+    /// Forward by a flow that is known to exist, with route look-up.
+    Forward = 5,
     /// Answer in place: echo, refusal, time exceeded.
-    Answer = 4,
+    Answer = 6,
     /// Transit through a gateway address.
-    Transit = 5,
+    Transit = 7,
+    /// Without a lease: on to the Active, or nowhere.
+    Relay = 8,
 }
 
 /// What the loader must put into `PHASES`: (index, name of the XDP program).
-pub const PHASES: [(Phase, &str); 6] = [
+pub const PHASES: [(Phase, &str); 9] = [
     (Phase::Arp, "onearm_arp"),
     (Phase::Miss, "onearm_miss"),
     (Phase::Schedule, "onearm_schedule"),
+    (Phase::Evict, "onearm_evict"),
     (Phase::Create, "onearm_create"),
+    (Phase::Forward, "onearm_forward"),
     (Phase::Answer, "onearm_answer"),
     (Phase::Transit, "onearm_transit"),
+    (Phase::Relay, "onearm_relay"),
 ];

@@ -36,10 +36,10 @@ fn map_types_have_the_layout_both_sides_rely_on() {
     layout!(Server, 16, 4, [addr: 0, port: 4, net: 6, next_hop: 8, flags: 12]);
     layout!(ScopedPrefix, 8, 1, [scope: 0, addr: 4]);
     layout!(EndpointKey, 8, 4, [addr: 0, port: 4, proto: 6, slot: 7]);
-    layout!(NextHop, 16, 4, [mac: 0, vlan: 6, ifindex: 8, leg: 12, valid: 13, _pad: 14]);
+    layout!(NextHop, 16, 8, [mac: 0, vlan: 6, ifindex: 8, leg: 12, valid: 13, _pad: 14]);
     layout!(NeighbourKey, 8, 4, [addr: 0, leg: 4]);
     layout!(Route, 8, 4, [gateway: 0, leg: 4]);
-    layout!(LastHop, 16, 4, [mac: 0, vlan: 6, ifindex: 8, leg: 12]);
+    layout!(LastHop, 16, 8, [mac: 0, vlan: 6, ifindex: 8, leg: 12]);
     layout!(SnatPool, 8, 4, [addr: 0, first: 4, last: 6]);
     layout!(SnatRange, 4, 2, [first: 0, last: 2]);
     layout!(Stats, 48, 8, [flows: 0, packets_in: 8, bytes_in: 16, packets_out: 24, bytes_out: 32, refused: 40]);

@@ -1,0 +1,171 @@
+//! New flows: find a source port whose reply tuple is free, and insert.
+
+use crate::{
+    counter::Counter,
+    event::{Event, kind},
+    maps::{Node, SnatPool, proto},
+    phase::Phase,
+    table::{self, NotInserted},
+    tables::{Tables, discard, geometry, report},
+    work::{Step, Work},
+};
+
+/// Source ports tried for one flow, the client's own included.
+pub const PORTS_TRIED: u32 = 65;
+/// Tried in one run of the program; the next run goes on.
+const PORTS_A_RUN: u32 = 4;
+/// Ports a DNAT flow may take if the client's own is in use towards the same server (two VIPs sharing it).
+const ANY_PORT: (u16, u16) = (1_024, u16::MAX);
+
+/// Source port number `attempt` (0 = first) for a client that came from `own` (native order).
+///
+/// The client's own if it lies in the pool, then pseudo-random ones from `seed`.
+#[inline(always)]
+pub const fn candidate(pool: &SnatPool, own: u16, seed: u32, attempt: u32) -> u16 {
+    if attempt == 0 && own >= pool.first && own <= pool.last {
+        return own;
+    }
+    let span = (pool.last as u32).wrapping_sub(pool.first as u32).wrapping_add(1) & 0x1_ffff;
+    let random = seed.wrapping_add(attempt.wrapping_mul(0x9e37_79b1));
+    (pool.first as u32).wrapping_add(((random as u64 * span as u64) >> 32) as u32) as u16
+}
+
+/// [`Phase::Create`].
+#[inline(always)]
+pub fn create<T: Tables>(work: &mut Work, tables: &T) -> Step {
+    let Some(node) = tables.node() else {
+        return discard(tables, Counter::Internal);
+    };
+    let geometry = geometry(node);
+    let owner = tables.lock_owner();
+    for _ in 0..PORTS_A_RUN {
+        if work.attempt >= PORTS_TRIED {
+            return refuse(work, tables, kind::NO_PORT, Counter::NoPort);
+        }
+        if !set_source(work, tables, node) {
+            return refuse(work, tables, kind::NO_PORT, Counter::NoSnatSource);
+        }
+        match table::reserve_reply(tables, &geometry, owner, &work.reply) {
+            Ok(reserved) => {
+                let serial = tables.next_incarnation().wrapping_add(1) & 0xff_ffff_ffff;
+                work.forward.incarnation = node.incarnation_base | serial;
+                let result = table::insert_forward(tables, &geometry, owner, &work.forward, reserved);
+                if result.is_err() {
+                    table::release(tables, reserved);
+                }
+                return finish(work, tables, result);
+            }
+            Err(NotInserted::Full) => return no_room(work, tables),
+            Err(NotInserted::Contended) => return contended(work, tables),
+            Err(NotInserted::ReplyTaken | NotInserted::ForwardExists) => work.attempt += 1,
+        }
+    }
+    Step::Next(Phase::Create)
+}
+
+/// Writes the source of this attempt into both entries.
+#[inline(always)]
+fn set_source<T: Tables>(work: &mut Work, tables: &T, node: &Node) -> bool {
+    let client = work.forward.saddr;
+    let own = u16::from_be(work.forward.sport);
+    let pool = if work.pools == 0 {
+        let (first, last) = if work.attempt == 0 { (own, own) } else { ANY_PORT };
+        SnatPool {
+            addr: client,
+            first,
+            last,
+        }
+    } else {
+        // A client keeps its source address while ports last.
+        let turn = (client.swap_bytes()).wrapping_add(work.attempt);
+        let index = work
+            .pool_base
+            .wrapping_add(turn.checked_rem(work.pools).unwrap_or(0));
+        match tables.snat_pool(work.arrival.slot, index) {
+            Some(pool) if pool.last >= pool.first => pool,
+            _ => return false,
+        }
+    };
+    let seed = work.seed.wrapping_add(node.snat_shift as u32);
+    let port = candidate(&pool, own, seed, work.attempt).to_be();
+    work.forward.new_saddr = pool.addr;
+    work.forward.new_sport = port;
+    work.reply.daddr = pool.addr;
+    work.reply.dport = port;
+    true
+}
+
+#[inline(always)]
+fn finish<T: Tables>(work: &mut Work, tables: &T, result: Result<u32, NotInserted>) -> Step {
+    match result {
+        Ok(_) => {
+            if work.forward.proto == proto::TCP {
+                tables.add_half_open(1);
+            }
+            tables.count(Counter::FlowCreated);
+            tables.tally_flow(work.forward.stats, work.forward.server);
+            Step::Next(Phase::Forward)
+        }
+        Err(NotInserted::ForwardExists | NotInserted::ReplyTaken) => {
+            tables.count(Counter::FlowRaceLost);
+            Step::Next(Phase::Forward)
+        }
+        Err(NotInserted::Full) => no_room(work, tables),
+        Err(NotInserted::Contended) => contended(work, tables),
+    }
+}
+
+#[inline(always)]
+fn contended<T: Tables>(work: &Work, tables: &T) -> Step {
+    tables.tally_refused(u32::from(work.forward.stats));
+    discard(tables, Counter::LockContended)
+}
+
+#[inline(always)]
+fn no_room<T: Tables>(work: &Work, tables: &T) -> Step {
+    if work.evicted == 0 && work.forward.proto == proto::TCP {
+        return Step::Next(Phase::Evict);
+    }
+    refuse(work, tables, kind::TABLE_FULL, Counter::TableFull)
+}
+
+/// Drops the packet of a flow that could not be made, with an event.
+#[inline(always)]
+pub fn refuse<T: Tables>(work: &Work, tables: &T, kind: u32, reason: Counter) -> Step {
+    let refused = Event {
+        kind,
+        leg: u32::from(work.leg.id),
+        addr: work.forward.new_daddr,
+        detail: u32::from(work.forward.stats),
+        time: work.now,
+        ..Event::default()
+    };
+    report(tables, &refused);
+    tables.tally_refused(u32::from(work.forward.stats));
+    discard(tables, reason)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn every_candidate_lies_in_this_nodes_half(first: u16, len: u16, own: u16, seed: u32, attempt in 0..PORTS_TRIED) {
+            let pool = SnatPool { addr: 1, first, last: first.saturating_add(len) };
+            let port = candidate(&pool, own, seed, attempt);
+            prop_assert!(port >= pool.first && port <= pool.last);
+            if attempt == 0 && own >= pool.first && own <= pool.last {
+                prop_assert_eq!(port, own);
+            }
+        }
+
+        #[test]
+        fn candidates_of_one_search_hardly_repeat(seed: u32) {
+            let pool = SnatPool { addr: 1, first: 1_024, last: 33_279 };
+            let ports: std::collections::HashSet<u16> = (1..PORTS_TRIED).map(|a| candidate(&pool, 0, seed, a)).collect();
+            prop_assert!(ports.len() >= 63);
+        }
+    }
+}

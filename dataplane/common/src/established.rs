@@ -1,0 +1,304 @@
+//! A packet of a known flow: gate by the lease, track, translate, send.
+
+use crate::{
+    checksum::Change,
+    counter::Counter,
+    event::{Event, kind},
+    flow::{State, flags, hop},
+    maps::{Addr4, LastHop, Leg, NeighbourKey, proto},
+    packet::{Packet, mac_number},
+    phase::Phase,
+    receive::{hand_over, hand_over_with},
+    table::{Entry, Found, entry_at},
+    tables::{Tables, discard, report, tick, ticks_since},
+    tcp::{Knowledge, Segment, is_opening},
+    transmit::{Hop, send},
+    wire::{ip, tcp, udp},
+    work::{Answer, Arrival, Step},
+};
+
+/// Translates and sends. With `ROUTED` the flow was made or confirmed by an earlier phase: nothing is handed back to one,
+/// and a flow without a known hop looks its route up.
+#[inline(always)]
+pub fn forward<P: Packet, T: Tables, const ROUTED: bool>(
+    packet: &mut P,
+    arrival: &Arrival,
+    leg: &Leg,
+    tables: &T,
+    found: &Found,
+) -> Step {
+    let entry = found.entry();
+    let entry_flags = entry.flags();
+    let reply = entry_flags & flags::REPLY != 0;
+    let now = tables.now();
+    if now >= tables.lease(entry_flags >> flags::GROUP_SHIFT) {
+        return hand_over(tables, arrival, leg, Phase::Relay);
+    }
+    if arrival.ttl <= 1 {
+        return time_exceeded(tables, arrival, leg, now);
+    }
+    let is_tcp = arrival.key.proto == proto::TCP;
+    let before = Knowledge {
+        own: entry.own(),
+        other: entry.other(),
+        expected_ack: entry.expected_ack(),
+    };
+    let opening = is_tcp && !reply && is_opening(arrival.tcp_flags);
+    if opening && !ROUTED {
+        return reconsider(tables, arrival, leg, found, now, before.state(false));
+    }
+    let (new_saddr, new_daddr) = (entry.new_saddr(), entry.new_daddr());
+    let (new_sport, new_dport) = (entry.new_sport(), entry.new_dport());
+    let (server, stats) = (entry.server(), entry.stats());
+    let hop_index = entry.hop();
+    if !found.intact() {
+        return discard(tables, Counter::LockContended);
+    }
+    if hop_index == hop::ROUTE && !ROUTED {
+        return hand_over(tables, arrival, leg, Phase::Forward);
+    }
+    let Some(to) = resolve::<T, ROUTED>(tables, hop_index, new_daddr, leg, now) else {
+        return discard(tables, Counter::NoNeighbour);
+    };
+
+    let l4 = arrival.l4 as usize;
+    let addresses = Change::new()
+        .u32(arrival.key.saddr, new_saddr)
+        .u32(arrival.key.daddr, new_daddr);
+    let change = addresses
+        .u16(arrival.key.sport, new_sport)
+        .u16(arrival.key.dport, new_dport);
+    if is_tcp {
+        let Some(segment) = packet.window::<{ tcp::LEN }>(l4) else {
+            return discard(tables, Counter::Internal);
+        };
+        let after = before.after(
+            reply,
+            Segment {
+                flags: arrival.tcp_flags,
+                seq: u32::from_be(segment.u32::<{ tcp::SEQ }>()),
+                ack: u32::from_be(segment.u32::<{ tcp::ACK_SEQ }>()),
+            },
+        );
+        if after != before {
+            learn(tables, found, reply, before, after);
+        }
+        segment.set_u16::<{ tcp::SPORT }>(new_sport);
+        segment.set_u16::<{ tcp::DPORT }>(new_dport);
+        segment.set_u16::<{ tcp::CHECKSUM }>(change.apply(segment.u16::<{ tcp::CHECKSUM }>()));
+    } else {
+        let Some(datagram) = packet.window::<{ udp::LEN }>(l4) else {
+            return discard(tables, Counter::Internal);
+        };
+        datagram.set_u16::<{ tcp::SPORT }>(new_sport);
+        datagram.set_u16::<{ tcp::DPORT }>(new_dport);
+        datagram.set_u16::<{ udp::CHECKSUM }>(change.apply_udp(datagram.u16::<{ udp::CHECKSUM }>()));
+    }
+    let Some(header) = packet.window::<{ ip::LEN }>(arrival.l3 as usize) else {
+        return discard(tables, Counter::Internal);
+    };
+    header.set_u32::<{ ip::SADDR }>(new_saddr);
+    header.set_u32::<{ ip::DADDR }>(new_daddr);
+    let old = header.u16::<{ ip::TTL_PROTO }>();
+    header.set_u8::<{ ip::TTL }>(arrival.ttl.wrapping_sub(1));
+    let change = addresses.u16(old, header.u16::<{ ip::TTL_PROTO }>());
+    header.set_u16::<{ ip::CHECKSUM }>(change.apply(header.u16::<{ ip::CHECKSUM }>()));
+
+    // A SYN on an established flow may be anybody's; it does not keep the flow alive.
+    if !opening || before.state(false) != State::Established {
+        entry.set_last_seen(tick(now));
+    }
+    entry.set_packets(entry.packets().wrapping_add(1));
+    tables.tally(stats, server, reply, packet.len() as u64);
+    send(packet, arrival, leg, tables, &to)
+}
+
+#[inline(always)]
+fn time_exceeded<T: Tables>(tables: &T, arrival: &Arrival, leg: &Leg, now: u64) -> Step {
+    hand_over_with(tables, arrival, leg, Phase::Answer, |work| {
+        work.answer = Answer::TimeExceeded as u8;
+        work.now = now;
+    })
+}
+
+/// An opening SYN meets a flow: an established one keeps it, unless it is overdue; any other may give way.
+#[inline(always)]
+fn reconsider<T: Tables>(
+    tables: &T,
+    arrival: &Arrival,
+    leg: &Leg,
+    found: &Found,
+    now: u64,
+    state: State,
+) -> Step {
+    let overdue = age(tables, found.entry(), tick(now)) > found.entry().idle_ticks();
+    let keep = state == State::Established && !overdue;
+    let phase = if keep { Phase::Forward } else { Phase::Miss };
+    hand_over_with(tables, arrival, leg, phase, |work| {
+        work.old_at = found.at;
+        work.old_incarnation = found.incarnation;
+        work.reopen = u8::from(overdue || state == State::Closing);
+        work.now = now;
+    })
+}
+
+/// Ticks since the last packet of either direction.
+#[inline(always)]
+pub fn age<T: Tables>(tables: &T, entry: Entry, now: u32) -> u32 {
+    let own = ticks_since(now, entry.last_seen());
+    match entry_at(tables, entry.partner()) {
+        Some(partner) => {
+            let other = ticks_since(now, partner.last_seen());
+            if other < own { other } else { own }
+        }
+        None => own,
+    }
+}
+
+/// Writes new knowledge into both entries and keeps the number of half-open flows.
+#[inline(always)]
+fn learn<T: Tables>(tables: &T, found: &Found, reply: bool, before: Knowledge, after: Knowledge) {
+    let entry = found.entry();
+    let Some(partner) = entry_at(tables, entry.partner()) else {
+        return;
+    };
+    if partner.incarnation() != found.incarnation || !found.intact() {
+        return;
+    }
+    entry.set_own(after.own);
+    partner.set_other(after.own);
+    if after.other != before.other {
+        entry.set_other(after.other);
+        partner.set_own(after.other);
+    }
+    if after.expected_ack != before.expected_ack {
+        entry.set_expected_ack(after.expected_ack);
+        partner.set_expected_ack(after.expected_ack);
+    }
+    let was = before.state(reply) == State::HalfOpen;
+    let is = after.state(reply) == State::HalfOpen;
+    if was && !is {
+        tables.add_half_open(u64::MAX);
+    } else if is && !was {
+        tables.add_half_open(1);
+    }
+}
+
+#[inline(always)]
+fn resolve<T: Tables, const ROUTED: bool>(
+    tables: &T,
+    index: u32,
+    addr: Addr4,
+    leg: &Leg,
+    now: u64,
+) -> Option<Hop> {
+    if ROUTED && index == hop::ROUTE {
+        return route(tables, addr, leg, now);
+    }
+    if index & hop::LAST != 0 {
+        let last = tables.last_hop(index & !hop::LAST)?;
+        return Some(Hop {
+            mac: last.mac,
+            vlan: last.vlan,
+            ifindex: last.ifindex,
+            leg: last.leg,
+        });
+    }
+    next_hop(tables, index, addr, now)
+}
+
+/// A resolved entry of `NEXT_HOPS`, or an event that one is wanted.
+#[inline(always)]
+pub fn next_hop<T: Tables>(tables: &T, index: u32, addr: Addr4, now: u64) -> Option<Hop> {
+    let next = tables.next_hop(index)?;
+    if next.valid == 0 {
+        let wanted = Event {
+            kind: kind::NEXT_HOP_WANTED,
+            leg: u32::from(next.leg),
+            addr,
+            detail: index,
+            time: now,
+            ..Event::default()
+        };
+        report(tables, &wanted);
+        return None;
+    }
+    Some(Hop {
+        mac: next.mac,
+        vlan: next.vlan,
+        ifindex: next.ifindex,
+        leg: u32::from(next.leg),
+    })
+}
+
+/// The resolved next hop towards an address, or an event that one is wanted. Without a route: on-link on `leg`.
+#[inline(always)]
+pub fn route<T: Tables>(tables: &T, addr: Addr4, leg: &Leg, now: u64) -> Option<Hop> {
+    let (gateway, leg) = match tables.route(addr) {
+        Some(route) => (route.gateway, route.leg),
+        None => (0, u32::from(leg.id)),
+    };
+    let neighbour = if gateway == 0 { addr } else { gateway };
+    if let Some(index) = tables.neighbour(&NeighbourKey { addr: neighbour, leg }) {
+        return next_hop(tables, index, neighbour, now);
+    }
+    let wanted = Event {
+        kind: kind::NEIGHBOUR_WANTED,
+        leg,
+        addr: neighbour,
+        time: now,
+        ..Event::default()
+    };
+    report(tables, &wanted);
+    None
+}
+
+/// The hop to store for the client's side of a new flow: the neighbour the packet came from, unless that is the peer
+/// passing a stray frame on.
+#[inline(always)]
+pub fn client_hop<T: Tables>(tables: &T, arrival: &Arrival, leg: &Leg) -> u32 {
+    if mac_number(arrival.src_mac) == mac_number(leg.peer_mac) {
+        return hop::ROUTE;
+    }
+    let last = LastHop {
+        mac: arrival.src_mac,
+        vlan: arrival.vlan,
+        ifindex: arrival.ifindex,
+        leg: u32::from(leg.id),
+    };
+    if let Some(index) = tables.learn_last_hop(&last) {
+        return hop::LAST | (index & !hop::LAST);
+    }
+    tables.count(Counter::LastHopsFull);
+    hop::ROUTE
+}
+
+/// A client's SYN came from another neighbour than the flow's: it is believed only if that is the resolved next hop
+/// towards the client; everything else on the segment could be a stranger.
+#[inline(always)]
+pub fn follow_client<T: Tables>(tables: &T, arrival: &Arrival, leg: &Leg, found: &Found, now: u64) {
+    if mac_number(arrival.src_mac) == mac_number(leg.peer_mac) {
+        return;
+    }
+    let Some(partner) = entry_at(tables, found.entry().partner()) else {
+        return;
+    };
+    let stored = partner.hop();
+    if stored != hop::ROUTE {
+        let Some(last) = tables.last_hop(stored & !hop::LAST) else {
+            return;
+        };
+        if mac_number(last.mac) == mac_number(arrival.src_mac) {
+            return;
+        }
+    }
+    let Some(to) = route(tables, arrival.key.saddr, leg, now) else {
+        return;
+    };
+    if mac_number(to.mac) == mac_number(arrival.src_mac) && to.leg == u32::from(leg.id) {
+        let new = client_hop(tables, arrival, leg);
+        if partner.incarnation() == found.incarnation {
+            partner.set_hop(new);
+        }
+    }
+}

@@ -1,0 +1,84 @@
+//! Room for a new flow: the flow it replaces, and the oldest half-open one near by when the budget or the table is full.
+//! An established flow is never removed.
+
+use crate::{
+    counter::Counter,
+    create::refuse,
+    event::kind,
+    flow::State,
+    maps::{WAYS, proto},
+    phase::Phase,
+    table::{self, entry_at},
+    tables::{Tables, discard, geometry, tick, ticks_since},
+    work::{Step, Work},
+};
+
+/// Buckets looked at: the candidates of both new entries, then those after the first.
+const BUCKETS: u32 = 8;
+
+/// [`Phase::Evict`].
+#[inline(always)]
+pub fn evict<T: Tables>(work: &mut Work, tables: &T) -> Step {
+    let Some(node) = tables.node() else {
+        return discard(tables, Counter::Internal);
+    };
+    let geometry = geometry(node);
+    let (mut at, mut incarnation, mut counter) = (work.old_at, work.old_incarnation, Counter::FlowReopened);
+    work.old_incarnation = 0;
+    let replacing = incarnation != 0;
+    if !replacing {
+        work.evicted = 1;
+        counter = Counter::HalfOpenEvicted;
+        (at, incarnation) = victim(work, tables, &geometry);
+        if incarnation == 0 {
+            return if tables.half_open() >= u64::from(node.half_open_budget) {
+                refuse(work, tables, kind::HALF_OPEN_FULL, Counter::HalfOpenFull)
+            } else {
+                refuse(work, tables, kind::TABLE_FULL, Counter::TableFull)
+            };
+        }
+    }
+    if let Some(last) = table::remove(tables, &geometry, at, incarnation) {
+        tables.count(counter);
+        if work.forward.proto == proto::TCP && last == State::HalfOpen {
+            tables.add_half_open(u64::MAX);
+        }
+    }
+    if replacing && tables.half_open() >= u64::from(node.half_open_budget) {
+        return Step::Next(Phase::Evict);
+    }
+    Step::Next(Phase::Create)
+}
+
+/// Location and incarnation of the oldest half-open flow of the first bucket that has one; incarnation 0 = none.
+#[inline(always)]
+fn victim<T: Tables>(work: &Work, tables: &T, geometry: &table::Geometry) -> (u32, u64) {
+    let forward = geometry.place(&work.arrival.key);
+    let reply = geometry.place(&work.reply.key());
+    let now = tick(work.now);
+    for n in 0..BUCKETS {
+        let bucket = match n {
+            0 => forward.first,
+            1 => forward.second,
+            2 => reply.first,
+            3 => reply.second,
+            _ => forward.first.wrapping_add(n) & geometry.mask,
+        };
+        let (mut oldest, mut incarnation, mut greatest) = (0, 0, 0);
+        for way in 0..WAYS as u32 {
+            let at = bucket << 4 | way;
+            let Some(entry) = entry_at(tables, at) else {
+                return (0, 0);
+            };
+            let candidate = entry.incarnation();
+            let age = ticks_since(now, entry.last_seen()) + 1;
+            if candidate != 0 && age > greatest && entry.state() == State::HalfOpen {
+                (oldest, incarnation, greatest) = (at, candidate, age);
+            }
+        }
+        if incarnation != 0 {
+            return (oldest, incarnation);
+        }
+    }
+    (0, 0)
+}

@@ -1,0 +1,154 @@
+//! A packet without a flow: to an owned address, transit, or none of our business.
+
+use crate::{
+    counter::Counter,
+    established::follow_client,
+    flow::{FlowKey4, State},
+    maps::{ServiceKey, proto, server},
+    packet::Packet,
+    phase::Phase,
+    table,
+    tables::{Tables, discard, geometry, pass, tick},
+    tcp::is_opening,
+    wire::{icmp, is_special, tcp},
+    work::{Answer, Step, Work, shape},
+};
+
+/// [`Phase::Miss`].
+#[inline(always)]
+pub fn miss<P: Packet, T: Tables>(packet: &mut P, work: &mut Work, tables: &T) -> Step {
+    if work.old_incarnation != 0
+        && let Some(step) = keep_half_open(work, tables)
+    {
+        return step;
+    }
+    let FlowKey4 { saddr, daddr, .. } = work.arrival.key;
+    let slot = work.arrival.slot;
+    let Some(owned) = tables.owned(slot, daddr) else {
+        if daddr == work.leg.addr || is_special(daddr) || tables.server_net(slot, saddr).is_none() {
+            return pass(tables);
+        }
+        return Step::Next(Phase::Transit);
+    };
+
+    if is_bad_source(work, tables) {
+        return discard(tables, Counter::BadSource);
+    }
+    work.now = tables.now();
+    if work.now >= tables.lease(owned.group) {
+        return Step::Next(Phase::Relay);
+    }
+    to_owned(packet, work, tables)
+}
+
+/// Group, loopback, broadcast and own addresses are no sources.
+#[inline(always)]
+pub fn is_bad_source<T: Tables>(work: &Work, tables: &T) -> bool {
+    let saddr = work.arrival.key.saddr;
+    is_special(saddr) || saddr == work.leg.addr || tables.owned(work.arrival.slot, saddr).is_some()
+}
+
+/// A SYN sent again stays with its half-open flow while the server is up.
+#[inline(always)]
+fn keep_half_open<T: Tables>(work: &Work, tables: &T) -> Option<Step> {
+    if work.reopen != 0 {
+        return None;
+    }
+    let node = tables.node()?;
+    let found = table::find(tables, &geometry(node), &work.arrival.key)?;
+    let entry = found.entry();
+    let age = crate::established::age(tables, entry, tick(work.now));
+    let up = tables.server(u32::from(entry.server()))?.flags & server::UP != 0;
+    if !up || age > node.half_open_ticks || entry.state() != State::HalfOpen {
+        return None;
+    }
+    Some(Step::Next(Phase::Forward))
+}
+
+#[inline(always)]
+fn to_owned<P: Packet, T: Tables>(packet: &P, work: &mut Work, tables: &T) -> Step {
+    let arrival = &work.arrival;
+    let key = &arrival.key;
+    if arrival.shape == shape::FRAGMENT {
+        return discard(tables, Counter::Fragment);
+    }
+    if arrival.shape == shape::SHORT {
+        return discard(tables, Counter::Malformed);
+    }
+    if key.proto == proto::ICMP {
+        let Some(header) = packet.window::<{ icmp::LEN }>(arrival.l4 as usize) else {
+            return discard(tables, Counter::Malformed);
+        };
+        if (arrival.total as usize) < (arrival.l4 - arrival.l3) as usize + icmp::LEN {
+            return discard(tables, Counter::Malformed);
+        }
+        if header.u16::<{ icmp::TYPE_CODE }>() != u16::from_ne_bytes([icmp::ECHO, 0]) {
+            return discard(tables, Counter::IcmpUnhandled);
+        }
+        work.answer = Answer::Echo as u8;
+        return Step::Next(Phase::Answer);
+    }
+    let is_tcp = key.proto == proto::TCP;
+    if !is_tcp && key.proto != proto::UDP {
+        return discard(tables, Counter::UnsupportedProtocol);
+    }
+    let opening = !is_tcp || is_opening(arrival.tcp_flags);
+    let service = ServiceKey {
+        slot: arrival.slot as u8,
+        proto: key.proto,
+        addr: key.daddr.to_ne_bytes(),
+        port: key.dport.to_ne_bytes(),
+    };
+    if let Some(index) = tables.service_index(&service) {
+        if !opening {
+            return without_flow(tables, arrival.tcp_flags);
+        }
+        if arrival.ttl <= 1 {
+            work.answer = Answer::TimeExceeded as u8;
+            return Step::Next(Phase::Answer);
+        }
+        work.service = index;
+        return Step::Next(Phase::Schedule);
+    }
+    if let Some(range) = tables.snat_range(arrival.slot, key.daddr) {
+        let port = u16::from_be(key.dport);
+        if port >= range.first && port <= range.last {
+            return discard(tables, Counter::SnatRangeWithoutFlow);
+        }
+    }
+    if !opening {
+        return without_flow(tables, arrival.tcp_flags);
+    }
+    work.answer = if is_tcp {
+        Answer::Reset as u8
+    } else {
+        Answer::PortUnreachable as u8
+    };
+    Step::Next(Phase::Answer)
+}
+
+#[inline(always)]
+fn without_flow<T: Tables>(tables: &T, flags: u8) -> Step {
+    if flags & (tcp::SYN | tcp::ACK) == tcp::SYN | tcp::ACK {
+        discard(tables, Counter::SynAckWithoutFlow)
+    } else {
+        discard(tables, Counter::TcpWithoutFlow)
+    }
+}
+
+/// [`Phase::Forward`]: forwards by the flow an earlier phase made or found.
+#[inline(always)]
+pub fn forward<P: Packet, T: Tables>(packet: &mut P, work: &Work, tables: &T) -> Step {
+    // Copies: a phase after this one gets its own `Work`.
+    let (arrival, leg) = (work.arrival, work.leg);
+    let Some(node) = tables.node() else {
+        return discard(tables, Counter::Internal);
+    };
+    let Some(found) = table::find(tables, &geometry(node), &arrival.key) else {
+        return discard(tables, Counter::LockContended);
+    };
+    if work.old_incarnation == found.incarnation {
+        follow_client(tables, &arrival, &leg, &found, work.now);
+    }
+    crate::established::forward::<P, T, true>(packet, &arrival, &leg, tables, &found)
+}

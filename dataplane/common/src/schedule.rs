@@ -1,0 +1,181 @@
+//! New flows: choose server, mode and hops.
+
+use crate::{
+    counter::Counter,
+    established::client_hop,
+    event::{Event, kind},
+    flow::{FlowEntry4, flags, seen},
+    hash,
+    maps::{Server, Service, hairpin, mode, proto, scheduler, server},
+    phase::Phase,
+    tables::{Tables, discard, report, tick},
+    work::{Step, Work},
+};
+
+/// Entry of a service's scheduler table for a packet; the table must not be empty.
+///
+/// `hash` is [`hash::client`], `counter` the service's round-robin counter.
+#[inline(always)]
+pub const fn table_entry(scheduler: u8, length: u32, hash: u64, counter: u64) -> u32 {
+    if scheduler == scheduler::WRR {
+        match counter.checked_rem(length as u64) {
+            Some(entry) => entry as u32,
+            None => 0,
+        }
+    } else {
+        hash::below(hash, length)
+    }
+}
+
+/// Server index in entry `entry` of `SCHED`, given the word `entry / 4`.
+#[inline(always)]
+pub const fn server_in(word: u64, entry: u32) -> u16 {
+    (word >> ((entry & 3) << 4)) as u16
+}
+
+/// [`Phase::Schedule`].
+#[inline(always)]
+pub fn schedule<T: Tables>(work: &mut Work, tables: &T) -> Step {
+    let slot = work.arrival.slot;
+    let Some(node) = tables.node() else {
+        return discard(tables, Counter::Internal);
+    };
+    let Some(service) = tables.service(slot, work.service) else {
+        return discard(tables, Counter::Internal);
+    };
+    if service.mode > mode::DNAT {
+        return refuse(tables, service, Counter::UnsupportedMode);
+    }
+    let Some((index, server)) = choose(work, tables, service, node.pair_hash_key) else {
+        let none = Event {
+            kind: kind::NO_SERVER,
+            leg: u32::from(work.leg.id),
+            addr: work.arrival.key.daddr,
+            detail: service.stats,
+            time: work.now,
+            ..Event::default()
+        };
+        report(tables, &none);
+        return refuse(tables, service, Counter::NoServer);
+    };
+    let hairpin = service.mode == mode::DNAT && is_hairpin(work, tables, service, server);
+    let both = service.mode == mode::BOTH_NAT || hairpin;
+    if both && service.snat_len == 0 {
+        return refuse(tables, service, Counter::NoSnatSource);
+    }
+    work.pools = if both { u32::from(service.snat_len) } else { 0 };
+    work.pool_base = u32::from(service.snat_base);
+    work.attempt = 0;
+    work.seed = tables.random();
+    fill(work, tables, service, index, server, both, hairpin);
+    let half_open_full =
+        work.arrival.key.proto == proto::TCP && tables.half_open() >= u64::from(node.half_open_budget);
+    if work.old_incarnation != 0 || half_open_full {
+        Step::Next(Phase::Evict)
+    } else {
+        Step::Next(Phase::Create)
+    }
+}
+
+/// Drops the packet of a flow that could not be made.
+#[inline(always)]
+fn refuse<T: Tables>(tables: &T, service: &Service, reason: Counter) -> Step {
+    tables.tally_refused(service.stats);
+    discard(tables, reason)
+}
+
+#[inline(always)]
+fn choose<'t, T: Tables>(
+    work: &Work,
+    tables: &'t T,
+    service: &Service,
+    key: [u64; 2],
+) -> Option<(u16, &'t Server)> {
+    let (base, length) = (service.table as u32, (service.table >> 32) as u32);
+    if length == 0 {
+        return None;
+    }
+    let counter = if service.scheduler == scheduler::WRR {
+        tables.wrr_next(service.stats)
+    } else {
+        0
+    };
+    let hash = hash::client(key, &work.arrival.key);
+    let entry = base.wrapping_add(table_entry(service.scheduler, length, hash, counter));
+    let index = server_in(tables.sched_word(entry >> 2), entry);
+    let server = tables.server(u32::from(index))?;
+    (server.flags & server::USED != 0).then_some((index, server))
+}
+
+/// Whether the server would answer the client directly, past the pair.
+#[inline(always)]
+fn is_hairpin<T: Tables>(work: &Work, tables: &T, service: &Service, server: &Server) -> bool {
+    let (client, slot) = (work.arrival.key.saddr, work.arrival.slot);
+    if server.addr == client {
+        return true;
+    }
+    match service.hairpin {
+        hairpin::AUTO => server.net != 0 && tables.connected(slot, client) == u32::from(server.net),
+        hairpin::LISTED => tables.hairpin(slot, work.service, client),
+        _ => false,
+    }
+}
+
+/// Writes both entries; a source port is found in [`Phase::Create`].
+#[inline(always)]
+fn fill<T: Tables>(
+    work: &mut Work,
+    tables: &T,
+    service: &Service,
+    index: u16,
+    server: &Server,
+    both: bool,
+    hairpin: bool,
+) {
+    let key = work.arrival.key;
+    let common = service.group << flags::GROUP_SHIFT
+        | if both { mode::BOTH_NAT } else { mode::DNAT } << flags::MODE_SHIFT
+        | if hairpin { flags::HAIRPIN } else { 0 };
+    let udp = key.proto == proto::UDP;
+    let server_port = if server.port == 0 { key.dport } else { server.port };
+    let last_seen = tick(work.now);
+    work.forward = FlowEntry4 {
+        saddr: key.saddr,
+        daddr: key.daddr,
+        sport: key.sport,
+        dport: key.dport,
+        proto: key.proto,
+        flags: common,
+        own: seen::OPENED,
+        other: if udp { seen::OPENED } else { 0 },
+        new_saddr: key.saddr,
+        new_daddr: server.addr,
+        new_sport: key.sport,
+        new_dport: server_port,
+        hop: server.next_hop,
+        partner: 0,
+        last_seen,
+        idle_ticks: service.idle_ticks,
+        expected_ack: 0,
+        server: index,
+        stats: service.stats as u16,
+        packets: 0,
+        incarnation: 0,
+    };
+    let hop = client_hop(tables, &work.arrival, &work.leg);
+    work.reply = FlowEntry4 {
+        saddr: server.addr,
+        daddr: key.saddr,
+        sport: server_port,
+        dport: key.sport,
+        flags: common | flags::REPLY,
+        own: if udp { seen::OPENED } else { 0 },
+        other: seen::OPENED,
+        new_saddr: key.daddr,
+        new_daddr: key.saddr,
+        new_sport: key.dport,
+        new_dport: key.sport,
+        hop,
+        ..work.forward
+    };
+}

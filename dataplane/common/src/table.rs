@@ -1,0 +1,454 @@
+//! What is done with the flow table: look up, insert a pair, remove a pair.
+//!
+//! Used by the eBPF programs and by user space through its mapping, at the same time:
+//!
+//! - A way is taken by exchanging its tag from 0 and given back by subtracting it, both atomic on the tag word.
+//! - `incarnation` publishes: written last, zeroed first (by compare-exchange, so that one remover wins). A reader takes
+//!   it before the key and again after what it used ([`Found::intact`]).
+//! - Insert-if-absent: only who holds the lock of a key's *first* bucket may write that key into either bucket. No one
+//!   holds two locks. The reply entry is reserved first (its uniqueness proves the source port), then, under the lock of
+//!   the forward key, the forward entry; then the reply is published, then the forward entry; or neither.
+//! - A removed flow is unpublished at the forward entry first; whoever does that frees both.
+
+#![expect(
+    unsafe_code,
+    reason = "shared memory; every pointer comes from FlowMemory::bucket"
+)]
+
+mod entry;
+mod tags;
+#[cfg(test)]
+mod tests;
+
+pub use entry::Entry;
+use tags::Tags;
+
+use crate::{
+    flow::{Bucket4, FlowEntry4, FlowKey4, State},
+    hash,
+    maps::WAYS,
+};
+use core::ptr::{addr_of_mut, read_volatile, write_volatile};
+
+/// Tries to take a bucket's lock before a new flow is given up: a few microseconds, longer than any holder but a
+/// suspended process needs.
+pub const LOCK_TRIES: u32 = 128;
+/// Tries to take a way in a bucket whose tags others change at the same time.
+const WAY_TRIES: u32 = 4;
+/// The first bucket is used until this many ways are taken, so that most look-ups touch one tag line; then the emptier.
+const FIRST_ENOUGH: u32 = 12;
+
+/// Memory of the flow table and the atomic operations on it.
+///
+/// # Safety
+/// `bucket` returns pointers to live, shared buckets, the same for the same index; `exchange` and `add` are atomic and
+/// sequentially consistent. Callers of the two pass pointers into such a bucket.
+pub unsafe trait FlowMemory {
+    /// Bucket by number.
+    fn bucket(&self, index: u32) -> Option<*mut Bucket4>;
+    /// Compare-exchange; returns the value found.
+    ///
+    /// # Safety
+    /// `word` lies in a bucket.
+    unsafe fn exchange(&self, word: *mut u64, expected: u64, new: u64) -> u64;
+    /// Wrapping add.
+    ///
+    /// # Safety
+    /// `word` lies in a bucket.
+    unsafe fn add(&self, word: *mut u64, n: u64);
+}
+
+/// Hash key and size of the table, from [`crate::maps::Node`].
+#[derive(Clone, Copy, Debug)]
+pub struct Geometry {
+    /// [`crate::maps::Node::flow_hash_key`].
+    pub key: [u64; 2],
+    /// [`crate::maps::Node::flow_bucket_mask`].
+    pub mask: u32,
+}
+
+/// Where a key may live.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// First candidate bucket; its lock guards the key.
+    pub first: u32,
+    /// Second candidate bucket; differs from the first if there is more than one.
+    pub second: u32,
+    /// Tag, never 0.
+    pub tag: u16,
+}
+
+impl Geometry {
+    /// Candidates of a key.
+    #[inline(always)]
+    pub const fn place(&self, key: &FlowKey4) -> Place {
+        let hash = hash::flow(self.key, key);
+        let first = hash as u32 & self.mask;
+        let second = (hash >> 24) as u32 & self.mask;
+        let second = if second == first {
+            (second ^ 1) & self.mask
+        } else {
+            second
+        };
+        let tag = (hash >> 48) as u16;
+        Place {
+            first,
+            second,
+            tag: if tag == 0 { 1 } else { tag },
+        }
+    }
+}
+
+/// A published entry.
+#[derive(Clone, Copy, Debug)]
+pub struct Found {
+    /// bucket << 4 | way.
+    pub at: u32,
+    /// Which flow it was when found.
+    pub incarnation: u64,
+    entry: Entry,
+}
+
+impl Found {
+    /// The entry, shared with everybody else: read and write it by whole fields only.
+    #[inline(always)]
+    pub const fn entry(&self) -> Entry {
+        self.entry
+    }
+
+    /// True while the entry still is the flow that was found. To be asked after reading what is used.
+    #[inline(always)]
+    pub fn intact(&self) -> bool {
+        self.entry.incarnation() == self.incarnation
+    }
+
+    /// A copy, or `None` if the flow ended meanwhile.
+    #[inline(always)]
+    pub fn read(&self) -> Option<FlowEntry4> {
+        let copy = self.entry.copy();
+        if copy.incarnation == self.incarnation && self.intact() {
+            Some(copy)
+        } else {
+            None
+        }
+    }
+}
+
+/// Why a pair could not be inserted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NotInserted {
+    /// The reply key is taken: choose another source port.
+    ReplyTaken,
+    /// The forward key is there already: use it.
+    ForwardExists,
+    /// No free way in either bucket.
+    Full,
+    /// A lock or way was not to be had in bounded time.
+    Contended,
+}
+
+/// A way taken but not published. Must be published or released.
+#[must_use]
+#[derive(Clone, Copy, Debug)]
+pub struct Reserved {
+    /// bucket << 4 | way.
+    pub at: u32,
+    place: Place,
+    entry: Entry,
+}
+
+impl Reserved {
+    /// The entry to fill. All fields but `incarnation`.
+    #[inline(always)]
+    pub const fn entry(&self) -> Entry {
+        self.entry
+    }
+}
+
+/// The entry at a location, published or not.
+#[inline(always)]
+pub fn entry_at<M: FlowMemory>(memory: &M, at: u32) -> Option<Entry> {
+    let bucket = memory.bucket(at >> 4)?;
+    Some(way(bucket, at))
+}
+
+/// Ways of a bucket that are taken (published or pending): bit n = way n. For sweeps from user space.
+pub fn taken_ways<M: FlowMemory>(memory: &M, bucket: u32) -> Option<u32> {
+    memory.bucket(bucket).map(|b| Tags::read(b).free() ^ 0xffff)
+}
+
+#[inline(always)]
+fn way(bucket: *mut Bucket4, way: u32) -> Entry {
+    // SAFETY: the bucket is live.
+    let entries = unsafe { addr_of_mut!((*bucket).entries) }.cast::<FlowEntry4>();
+    // SAFETY: in bounds by the mask.
+    Entry(unsafe { entries.add((way & 15) as usize) })
+}
+
+/// Looks a published flow up.
+#[inline(always)]
+pub fn find<M: FlowMemory>(memory: &M, geometry: &Geometry, key: &FlowKey4) -> Option<Found> {
+    let place = geometry.place(key);
+    let first = memory.bucket(place.first)?;
+    if let Some(found) = find_in(first, place.first, place.tag, key, true) {
+        return Some(found);
+    }
+    if overflow(first) == 0 {
+        return None;
+    }
+    let second = memory.bucket(place.second)?;
+    find_in(second, place.second, place.tag, key, true)
+}
+
+#[inline(always)]
+fn find_in(bucket: *mut Bucket4, index: u32, tag: u16, key: &FlowKey4, published: bool) -> Option<Found> {
+    let mut candidates = Tags::read(bucket).equal_to(tag);
+    for _ in 0..WAYS {
+        if candidates == 0 {
+            return None;
+        }
+        let lowest = tags::lowest(candidates);
+        let entry = way(bucket, lowest);
+        let incarnation = entry.incarnation();
+        if (incarnation != 0 || !published) && entry.key() == *key {
+            return Some(Found {
+                at: index << 4 | lowest,
+                incarnation,
+                entry,
+            });
+        }
+        candidates &= candidates - 1;
+    }
+    None
+}
+
+#[inline(always)]
+fn overflow(bucket: *mut Bucket4) -> u64 {
+    // SAFETY: the word lies in a live bucket.
+    unsafe { read_volatile(addr_of_mut!((*bucket).overflow)) }
+}
+
+#[inline(always)]
+fn lock<M: FlowMemory>(memory: &M, bucket: *mut Bucket4, owner: u64) -> bool {
+    for _ in 0..LOCK_TRIES {
+        // SAFETY: the word lies in a live bucket.
+        if unsafe { memory.exchange(addr_of_mut!((*bucket).lock), 0, owner) } == 0 {
+            return true;
+        }
+    }
+    false
+}
+
+#[inline(always)]
+fn unlock(bucket: *mut Bucket4) {
+    // SAFETY: the word lies in a live bucket.
+    unsafe { write_volatile(addr_of_mut!((*bucket).lock), 0) };
+}
+
+/// Frees the lock of a bucket if `owner`, which no longer runs, holds it. For user space at its start.
+pub fn break_lock<M: FlowMemory>(memory: &M, bucket: u32, owner: u64) -> bool {
+    let Some(bucket) = memory.bucket(bucket) else {
+        return false;
+    };
+    // SAFETY: the word lies in a live bucket.
+    unsafe { memory.exchange(addr_of_mut!((*bucket).lock), owner, 0) == owner }
+}
+
+/// Takes a way for `place` in the emptier of its buckets. The caller holds the lock of the first one.
+#[inline(always)]
+fn take_way<M: FlowMemory>(memory: &M, place: Place, first: *mut Bucket4) -> Result<Reserved, NotInserted> {
+    let free = Tags::read(first).free();
+    let mut bucket = first;
+    let mut index = place.first;
+    if tags::count(free) <= WAYS as u32 - FIRST_ENOUGH {
+        let second = memory.bucket(place.second).ok_or(NotInserted::Full)?;
+        let free_there = Tags::read(second).free();
+        if tags::count(free_there) > tags::count(free) {
+            bucket = second;
+            index = place.second;
+        } else if free == 0 {
+            return Err(NotInserted::Full);
+        }
+    }
+    for _ in 0..WAY_TRIES {
+        let free = Tags::read(bucket).free();
+        if free == 0 {
+            return Err(NotInserted::Full);
+        }
+        let lowest = tags::lowest(free);
+        // SAFETY: the tag words lie in a live bucket; `lowest` < 16.
+        let word = unsafe {
+            addr_of_mut!((*bucket).tags)
+                .cast::<u64>()
+                .add((lowest as usize >> 2) & 3)
+        };
+        // SAFETY: as above.
+        let old = unsafe { read_volatile(word) };
+        let shift = (lowest & 3) << 4;
+        let new = old | u64::from(place.tag) << shift;
+        // SAFETY: as above.
+        if (old >> shift) as u16 == 0 && unsafe { memory.exchange(word, old, new) } == old {
+            if index != place.first {
+                // SAFETY: the word lies in a live bucket.
+                unsafe { memory.add(addr_of_mut!((*first).overflow), 1) };
+            }
+            return Ok(Reserved {
+                at: index << 4 | lowest,
+                place,
+                entry: way(bucket, lowest),
+            });
+        }
+    }
+    Err(NotInserted::Contended)
+}
+
+#[inline(always)]
+fn free_way<M: FlowMemory>(memory: &M, at: u32, place: Place) {
+    let Some(bucket) = memory.bucket(at >> 4) else {
+        return;
+    };
+    // SAFETY: the tag words lie in a live bucket.
+    let word = unsafe {
+        addr_of_mut!((*bucket).tags)
+            .cast::<u64>()
+            .add((at as usize >> 2) & 3)
+    };
+    // SAFETY: as above. The lane holds exactly this tag, so that nothing is borrowed from the next.
+    unsafe { memory.add(word, (u64::from(place.tag) << ((at & 3) << 4)).wrapping_neg()) };
+    if at >> 4 != place.first
+        && let Some(first) = memory.bucket(place.first)
+    {
+        // SAFETY: the word lies in a live bucket.
+        unsafe { memory.add(addr_of_mut!((*first).overflow), u64::MAX) };
+    }
+}
+
+/// Reserves the reply entry of a new flow. `owner`: see [`crate::flow::lock`].
+///
+/// # Errors
+/// [`NotInserted`], all but `ForwardExists`.
+#[inline(always)]
+pub fn reserve_reply<M: FlowMemory>(
+    memory: &M,
+    geometry: &Geometry,
+    owner: u64,
+    reply: &FlowEntry4,
+) -> Result<Reserved, NotInserted> {
+    let key = reply.key();
+    let place = geometry.place(&key);
+    let first = memory.bucket(place.first).ok_or(NotInserted::Full)?;
+    if !lock(memory, first, owner) {
+        return Err(NotInserted::Contended);
+    }
+    let result = if is_present(memory, place, first, &key) {
+        Err(NotInserted::ReplyTaken)
+    } else {
+        take_way(memory, place, first)
+    };
+    if let Ok(reserved) = &result {
+        reserved.entry.fill(reply);
+    }
+    unlock(first);
+    result
+}
+
+/// Published or pending.
+#[inline(always)]
+fn is_present<M: FlowMemory>(memory: &M, place: Place, first: *mut Bucket4, key: &FlowKey4) -> bool {
+    if find_in(first, place.first, place.tag, key, false).is_some() {
+        return true;
+    }
+    if overflow(first) == 0 {
+        return false;
+    }
+    let Some(second) = memory.bucket(place.second) else {
+        return false;
+    };
+    find_in(second, place.second, place.tag, key, false).is_some()
+}
+
+/// Gives a reserved way back.
+#[inline(always)]
+pub fn release<M: FlowMemory>(memory: &M, reserved: Reserved) {
+    free_way(memory, reserved.at, reserved.place);
+}
+
+/// Inserts the forward entry and publishes both under `forward.incarnation`. On failure the reply stays reserved.
+///
+/// # Errors
+/// [`NotInserted`], all but `ReplyTaken`.
+#[inline(always)]
+pub fn insert_forward<M: FlowMemory>(
+    memory: &M,
+    geometry: &Geometry,
+    owner: u64,
+    forward: &FlowEntry4,
+    reply: Reserved,
+) -> Result<u32, NotInserted> {
+    let key = forward.key();
+    let place = geometry.place(&key);
+    let first = memory.bucket(place.first).ok_or(NotInserted::Full)?;
+    if !lock(memory, first, owner) {
+        return Err(NotInserted::Contended);
+    }
+    let result = if is_present(memory, place, first, &key) {
+        Err(NotInserted::ForwardExists)
+    } else {
+        take_way(memory, place, first)
+    };
+    if let Ok(reserved) = &result {
+        reserved.entry.fill(forward);
+        reserved.entry.set_partner(reply.at);
+        reply.entry.set_partner(reserved.at);
+        reply.entry.publish(forward.incarnation);
+        reserved.entry.publish(forward.incarnation);
+    }
+    unlock(first);
+    result.map(|reserved| reserved.at)
+}
+
+/// Inserts a flow: both entries or none. Returns the forward entry's location. Both carry `forward.incarnation`, not 0.
+///
+/// # Errors
+/// [`NotInserted`].
+pub fn insert_pair<M: FlowMemory>(
+    memory: &M,
+    geometry: &Geometry,
+    owner: u64,
+    forward: &FlowEntry4,
+    reply: &FlowEntry4,
+) -> Result<u32, NotInserted> {
+    let reserved = reserve_reply(memory, geometry, owner, reply)?;
+    insert_forward(memory, geometry, owner, forward, reserved).inspect_err(|_| release(memory, reserved))
+}
+
+/// Removes the flow that has an entry (of either direction) at `at`, if it still is `incarnation`. Returns its last
+/// state to the one caller that removed it.
+#[inline(always)]
+pub fn remove<M: FlowMemory>(memory: &M, geometry: &Geometry, at: u32, incarnation: u64) -> Option<State> {
+    if incarnation == 0 {
+        return None;
+    }
+    let here = entry_at(memory, at)?;
+    let partner = here.partner();
+    let reply_here = here.flags() & crate::flow::flags::REPLY != 0;
+    let (forward_at, reply_at) = if reply_here { (partner, at) } else { (at, partner) };
+    let forward = entry_at(memory, forward_at)?;
+    let reply = entry_at(memory, reply_at)?;
+    if !unpublish(memory, forward, incarnation) {
+        return None;
+    }
+    let (client, server) = (forward.own(), forward.other());
+    let (key, reply_key) = (forward.key(), reply.key());
+    if unpublish(memory, reply, incarnation) {
+        free_way(memory, reply_at, geometry.place(&reply_key));
+    }
+    free_way(memory, forward_at, geometry.place(&key));
+    Some(crate::flow::state(key.proto, client, server))
+}
+
+#[inline(always)]
+fn unpublish<M: FlowMemory>(memory: &M, entry: Entry, incarnation: u64) -> bool {
+    // SAFETY: the word lies in a live bucket.
+    unsafe { memory.exchange(entry.incarnation_word(), incarnation, 0) == incarnation }
+}

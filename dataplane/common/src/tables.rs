@@ -1,0 +1,150 @@
+//! What the packet logic asks the maps.
+
+use crate::{
+    counter::Counter,
+    event::Event,
+    flow::FlowKey4,
+    hash,
+    maps::{
+        Addr4, EndpointKey, LastHop, Leg, LegKey, NeighbourKey, NextHop, Node, Owned, Route, Server, Service,
+        ServiceKey, SnatPool, SnatRange, TICK_SHIFT,
+    },
+    refusal::{self, Rate},
+    table::{FlowMemory, Geometry},
+    work::{Step, Work},
+};
+
+/// The maps of one node, and what else the kernel lends: clock, random numbers, CPU number.
+///
+/// One method a map; see the table in [`crate::maps`]. Slots are passed in: `GENERATION` is read once per packet.
+pub trait Tables: FlowMemory {
+    /// Map `NODE`.
+    fn node(&self) -> Option<&Node>;
+    /// Map `GENERATION`.
+    fn slot(&self) -> u32;
+    /// Map `LEASE`: deadline of the group's lease, 0 = none.
+    fn lease(&self, group: u8) -> u64;
+    /// CLOCK_MONOTONIC, ns.
+    fn now(&self) -> u64;
+    /// Map `LEGS`.
+    fn leg(&self, key: &LegKey) -> Option<&Leg>;
+    /// Map `OWNED`.
+    fn owned(&self, slot: u32, addr: Addr4) -> Option<Owned>;
+    /// Map `SNAT_RANGES`.
+    fn snat_range(&self, slot: u32, addr: Addr4) -> Option<SnatRange>;
+    /// Map `SERVICES`.
+    fn service_index(&self, key: &ServiceKey) -> Option<u32>;
+    /// Map `SERVICE`.
+    fn service(&self, slot: u32, index: u32) -> Option<&Service>;
+    /// Map `SCHED`.
+    fn sched_word(&self, word: u32) -> u64;
+    /// Map `WRR`: the counter before it was advanced.
+    fn wrr_next(&self, stats: u32) -> u64;
+    /// Map `SERVERS`.
+    fn server(&self, index: u32) -> Option<&Server>;
+    /// Map `SNAT_POOLS`.
+    fn snat_pool(&self, slot: u32, index: u32) -> Option<SnatPool>;
+    /// Map `CONNECTED`; 0 = none.
+    fn connected(&self, slot: u32, addr: Addr4) -> u32;
+    /// Map `SERVER_NETS`: the network's gateway address, if `addr` is in one.
+    fn server_net(&self, slot: u32, addr: Addr4) -> Option<Addr4>;
+    /// Map `DIRECT`.
+    fn direct(&self, slot: u32, addr: Addr4) -> bool;
+    /// Map `HAIRPIN`.
+    fn hairpin(&self, slot: u32, service: u32, addr: Addr4) -> bool;
+    /// Map `SERVER_ENDPOINTS`.
+    fn endpoint(&self, key: &EndpointKey) -> bool;
+    /// Map `NEXT_HOPS`.
+    fn next_hop(&self, index: u32) -> Option<NextHop>;
+    /// Map `NEIGHBOURS`.
+    fn neighbour(&self, key: &NeighbourKey) -> Option<u32>;
+    /// Map `ROUTES`.
+    fn route(&self, addr: Addr4) -> Option<Route>;
+    /// Map `LAST_HOPS`.
+    fn last_hop(&self, index: u32) -> Option<LastHop>;
+    /// Map `LAST_HOP_INDEX`: index of a last hop, given out now if it is new and one is left.
+    fn learn_last_hop(&self, hop: &LastHop) -> Option<u32>;
+    /// Map `HALF_OPEN`.
+    fn half_open(&self) -> u64;
+    /// Map `HALF_OPEN`: wrapping add.
+    fn add_half_open(&self, n: u64);
+    /// Map `INCARNATION`: a number never given before since the map was made.
+    fn next_incarnation(&self) -> u64;
+    /// Map `COUNTERS`.
+    fn count(&self, counter: Counter);
+    /// Maps `SERVICE_STATS`, `SERVER_STATS`: a packet was forwarded.
+    fn tally(&self, stats: u16, server: u16, reply: bool, bytes: u64);
+    /// Maps `SERVICE_STATS`, `SERVER_STATS`: a flow was made.
+    fn tally_flow(&self, stats: u16, server: u16);
+    /// Map `SERVICE_STATS`: a new flow was refused.
+    fn tally_refused(&self, stats: u32);
+    /// Map `EVENT_PACE`: true, and `now` stored, if the slot's last record is at least `event::PACE_NS` old.
+    fn event_due(&self, slot: u32, now: u64) -> bool;
+    /// Map `EVENTS`.
+    fn emit(&self, event: &Event);
+    /// Map `REFUSALS`: charges one message.
+    fn charge(&self, meter: u32, now: u64, rate: Rate) -> bool;
+    /// A random number.
+    fn random(&self) -> u32;
+    /// Owner id for locks: CPU number + 1.
+    fn lock_owner(&self) -> u64;
+    /// Map `WORK`: lets one phase write what the next one on this CPU needs. False if there is no such map.
+    fn leave(&self, write: impl FnOnce(&mut Work)) -> bool;
+}
+
+/// Hash key and size of the flow table.
+#[inline(always)]
+pub const fn geometry(node: &Node) -> Geometry {
+    Geometry {
+        key: node.flow_hash_key,
+        mask: node.flow_bucket_mask,
+    }
+}
+
+/// Flow clock.
+#[inline(always)]
+pub const fn tick(now: u64) -> u32 {
+    (now >> TICK_SHIFT) as u32
+}
+
+/// Ticks from `then` to `now`; 0 if `then` is later (another CPU's clock).
+#[inline(always)]
+pub const fn ticks_since(now: u32, then: u32) -> u32 {
+    let age = now.wrapping_sub(then);
+    if age > u32::MAX / 2 { 0 } else { age }
+}
+
+/// Drops the packet for a reason.
+#[inline(always)]
+pub fn discard<T: Tables>(tables: &T, reason: Counter) -> Step {
+    tables.count(reason);
+    Step::Drop
+}
+
+/// Leaves the packet to the kernel.
+#[inline(always)]
+pub fn pass<T: Tables>(tables: &T) -> Step {
+    tables.count(Counter::Passed);
+    Step::Pass
+}
+
+/// Emits an event unless one with the same kind, address and detail was emitted in the last second.
+#[inline(always)]
+pub fn report<T: Tables>(tables: &T, event: &Event) {
+    let about = FlowKey4::new(event.kind as u8, event.addr, 0, event.detail, 0);
+    let slot = hash::below(
+        hash::flow([0x6f6e_6561, 0x726d], &about),
+        crate::event::PACE_SLOTS,
+    );
+    if tables.event_due(slot, event.time) {
+        tables.emit(event);
+    }
+}
+
+/// True if one more message may be sent to `addr`.
+#[inline(always)]
+pub fn may_send<T: Tables>(tables: &T, all: u32, addr: Addr4, now: u64) -> bool {
+    let network = u64::from(addr & u32::from_ne_bytes([255, 255, 255, 0]));
+    let slot = hash::sip13([0x736f_7572, 0x6365], network, 0) as u32 & (refusal::SOURCE_SLOTS - 1);
+    tables.charge(refusal::SOURCE_BASE + slot, now, refusal::SOURCE) && tables.charge(all, now, refusal::ALL)
+}

@@ -1,0 +1,175 @@
+use super::*;
+use proptest::prelude::*;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Side {
+    Client,
+    Server,
+}
+use Side::{Client, Server};
+
+/// Sender, flags, sequence, acknowledgement.
+type Sent = (Side, u8, u32, u32);
+
+/// Both directions as the two entries hold them.
+#[derive(Clone, Copy)]
+struct Flow {
+    client: u8,
+    server: u8,
+    expected_ack: u32,
+}
+
+impl Flow {
+    const NEW: Self = Self {
+        client: seen::OPENED,
+        server: 0,
+        expected_ack: 0,
+    };
+
+    fn sees(&mut self, from: Side, flags: u8, seq: u32, ack: u32) -> State {
+        let reply = from == Server;
+        let (own, other) = if reply {
+            (self.server, self.client)
+        } else {
+            (self.client, self.server)
+        };
+        let before = Knowledge {
+            own,
+            other,
+            expected_ack: self.expected_ack,
+        };
+        let after = before.after(reply, Segment { flags, seq, ack });
+        (self.client, self.server) = if reply {
+            (after.other, after.own)
+        } else {
+            (after.own, after.other)
+        };
+        self.expected_ack = after.expected_ack;
+        assert_eq!(after.state(reply), state(TCP, self.client, self.server));
+        after.state(reply)
+    }
+}
+
+#[test]
+fn each_exchange_leads_to_its_state() {
+    const SA: u8 = SYN | ACK;
+    const FA: u8 = FIN | ACK;
+    let handshake = [(Client, SYN, 1, 0), (Server, SA, 100, 2), (Client, ACK, 2, 101)];
+    let cases: [(&str, &[Sent], State); 14] = [
+        ("nothing but the SYN", &[], State::HalfOpen),
+        (
+            "a blind ACK does not promote",
+            &[(Client, ACK, 2, 7)],
+            State::HalfOpen,
+        ),
+        (
+            "an ACK of 0 before the SYN-ACK does not promote",
+            &[(Client, ACK, 2, 0)],
+            State::HalfOpen,
+        ),
+        ("SYN-ACK alone", &handshake[..2], State::HalfOpen),
+        (
+            "SYN-ACK, wrong ACK",
+            &[handshake[0], handshake[1], (Client, ACK, 2, 100)],
+            State::HalfOpen,
+        ),
+        ("handshake", &handshake, State::Established),
+        (
+            "the server's SYN-ACK sent twice changes nothing",
+            &[handshake[0], handshake[1], handshake[2], handshake[1]],
+            State::Established,
+        ),
+        (
+            "a SYN on an established flow changes nothing",
+            &[handshake[0], handshake[1], handshake[2], (Client, SYN, 900, 0)],
+            State::Established,
+        ),
+        (
+            "until the server takes it for a new connection",
+            &[
+                handshake[0],
+                handshake[1],
+                handshake[2],
+                (Client, SYN, 900, 0),
+                (Server, SA, 5_000, 901),
+            ],
+            State::HalfOpen,
+        ),
+        (
+            "one FIN is a half-close",
+            &[handshake[0], handshake[1], handshake[2], (Client, FA, 2, 101)],
+            State::Established,
+        ),
+        (
+            "two FINs close",
+            &[
+                handshake[0],
+                handshake[1],
+                handshake[2],
+                (Client, FA, 2, 101),
+                (Server, FA, 101, 3),
+            ],
+            State::Closing,
+        ),
+        (
+            "a RST closes",
+            &[handshake[0], handshake[1], handshake[2], (Client, RST, 2, 0)],
+            State::Closing,
+        ),
+        (
+            "and a segment of the other side lifts it",
+            &[
+                handshake[0],
+                handshake[1],
+                handshake[2],
+                (Client, RST, 2, 0),
+                (Server, ACK, 101, 2),
+            ],
+            State::Established,
+        ),
+        (
+            "a refused SYN closes",
+            &[(Server, RST | ACK, 0, 2)],
+            State::Closing,
+        ),
+    ];
+    for (what, segments, want) in cases {
+        let mut flow = Flow::NEW;
+        for (from, flags, seq, ack) in segments {
+            flow.sees(*from, *flags, *seq, *ack);
+        }
+        assert_eq!(state(TCP, flow.client, flow.server), want, "{what}");
+    }
+}
+
+#[test]
+fn who_closed_first_is_remembered() {
+    for (first, bits) in [(Client, (seen::FIN_FIRST, 0)), (Server, (0, seen::FIN_FIRST))] {
+        let mut flow = Flow::NEW;
+        let second = if first == Client { Server } else { Client };
+        for from in [first, first, second] {
+            flow.sees(from, FIN | ACK, 1, 1);
+        }
+        assert_eq!(
+            (flow.client & seen::FIN_FIRST, flow.server & seen::FIN_FIRST),
+            bits
+        );
+    }
+}
+
+proptest! {
+    #[test]
+    fn without_the_servers_sequence_nobody_promotes(
+        isn: u32,
+        segments in prop::collection::vec((any::<bool>(), any::<u8>(), any::<u32>(), any::<u32>()), 0..20),
+    ) {
+        let mut flow = Flow::NEW;
+        flow.sees(Server, SYN | ACK, isn, 0);
+        for (server, flags, seq, ack) in segments {
+            let ack = if ack == isn.wrapping_add(1) { ack ^ 1 } else { ack };
+            let flags = if server { flags & !SYN } else { flags };
+            flow.sees(if server { Server } else { Client }, flags, seq, ack);
+            prop_assert!(flow.client & seen::CONFIRMED == 0);
+        }
+    }
+}

@@ -1,0 +1,156 @@
+//! Header lengths, field offsets and constants of Ethernet, ARP, IPv4, TCP, UDP and ICMP.
+
+/// Ethernet.
+pub mod eth {
+    /// Header without VLAN tag, bytes.
+    pub const LEN: usize = 14;
+    /// VLAN tag, bytes.
+    pub const TAG_LEN: usize = 4;
+    /// Destination MAC.
+    pub const DST: usize = 0;
+    /// Source MAC.
+    pub const SRC: usize = 6;
+    /// Type, or type of the tag.
+    pub const TYPE: usize = 12;
+    /// Tag control information of a tagged frame.
+    pub const TCI: usize = 14;
+    /// Type of a tagged frame.
+    pub const TAGGED_TYPE: usize = 16;
+    /// IPv4, as it stands in the packet.
+    pub const IPV4: u16 = 0x0800u16.to_be();
+    /// ARP.
+    pub const ARP: u16 = 0x0806u16.to_be();
+    /// VLAN tag (802.1Q).
+    pub const VLAN: u16 = 0x8100u16.to_be();
+}
+
+/// ARP for IPv4 over Ethernet (RFC 826).
+pub mod arp {
+    /// Packet, bytes.
+    pub const LEN: usize = 28;
+    /// Hardware and protocol type, 4 bytes.
+    pub const TYPES: usize = 0;
+    /// Value of `TYPES`: Ethernet, IPv4.
+    pub const ETHERNET_IPV4: u32 = 0x0001_0800u32.to_be();
+    /// Address lengths, 2 bytes.
+    pub const LENGTHS: usize = 4;
+    /// Value of `LENGTHS`: 6, 4.
+    pub const SIX_FOUR: u16 = 0x0604u16.to_be();
+    /// Operation.
+    pub const OP: usize = 6;
+    /// Request.
+    pub const REQUEST: u16 = 1u16.to_be();
+    /// Reply.
+    pub const REPLY: u16 = 2u16.to_be();
+    /// Sender MAC.
+    pub const SHA: usize = 8;
+    /// Sender address.
+    pub const SPA: usize = 14;
+    /// Target MAC.
+    pub const THA: usize = 18;
+    /// Target address.
+    pub const TPA: usize = 24;
+}
+
+/// IPv4 (RFC 791).
+pub mod ip {
+    /// Header without options, bytes.
+    pub const LEN: usize = 20;
+    /// Version and header length.
+    pub const VERSION_IHL: usize = 0;
+    /// Type of service.
+    pub const TOS: usize = 1;
+    /// Total length.
+    pub const TOTAL: usize = 2;
+    /// Identification.
+    pub const ID: usize = 4;
+    /// Flags and fragment offset.
+    pub const FRAGMENT: usize = 6;
+    /// Bits of `FRAGMENT` that make a packet a fragment: more fragments, offset.
+    pub const FRAGMENT_MASK: u16 = 0x3fffu16.to_be();
+    /// Bit of `FRAGMENT`: do not fragment.
+    pub const DF: u16 = 0x4000u16.to_be();
+    /// Time to live.
+    pub const TTL: usize = 8;
+    /// Time to live and protocol as one field.
+    pub const TTL_PROTO: usize = 8;
+    /// Protocol.
+    pub const PROTO: usize = 9;
+    /// Header checksum.
+    pub const CHECKSUM: usize = 10;
+    /// Source address.
+    pub const SADDR: usize = 12;
+    /// Destination address.
+    pub const DADDR: usize = 16;
+}
+
+/// TCP (RFC 9293).
+pub mod tcp {
+    /// Header without options, bytes.
+    pub const LEN: usize = 20;
+    /// Source port.
+    pub const SPORT: usize = 0;
+    /// Destination port.
+    pub const DPORT: usize = 2;
+    /// Sequence number.
+    pub const SEQ: usize = 4;
+    /// Acknowledgement number.
+    pub const ACK_SEQ: usize = 8;
+    /// Data offset, upper four bits.
+    pub const OFFSET: usize = 12;
+    /// Flags.
+    pub const FLAGS: usize = 13;
+    /// Window.
+    pub const WINDOW: usize = 14;
+    /// Checksum.
+    pub const CHECKSUM: usize = 16;
+    /// Urgent pointer.
+    pub const URGENT: usize = 18;
+    /// Flag.
+    pub const FIN: u8 = 1;
+    /// Flag.
+    pub const SYN: u8 = 2;
+    /// Flag.
+    pub const RST: u8 = 4;
+    /// Flag.
+    pub const ACK: u8 = 16;
+}
+
+/// UDP (RFC 768). Ports as in TCP.
+pub mod udp {
+    /// Header, bytes.
+    pub const LEN: usize = 8;
+    /// Checksum; 0 = none.
+    pub const CHECKSUM: usize = 6;
+}
+
+/// ICMP (RFC 792).
+pub mod icmp {
+    /// Header, bytes.
+    pub const LEN: usize = 8;
+    /// Type and code as one field.
+    pub const TYPE_CODE: usize = 0;
+    /// Type.
+    pub const TYPE: usize = 0;
+    /// Checksum.
+    pub const CHECKSUM: usize = 2;
+    /// Rest of the header.
+    pub const REST: usize = 4;
+    /// Echo reply.
+    pub const ECHO_REPLY: u8 = 0;
+    /// Destination unreachable.
+    pub const UNREACHABLE: u8 = 3;
+    /// Code of `UNREACHABLE`.
+    pub const PORT: u8 = 3;
+    /// Echo request.
+    pub const ECHO: u8 = 8;
+    /// Time exceeded.
+    pub const TIME_EXCEEDED: u8 = 11;
+}
+
+/// Source or destination addresses no packet of a connection can have: this network, loopback, group, reserved, broadcast.
+#[inline(always)]
+pub const fn is_special(addr: u32) -> bool {
+    let first = addr.to_ne_bytes()[0];
+    first == 0 || first == 127 || first >= 224
+}

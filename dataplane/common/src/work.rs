@@ -1,0 +1,116 @@
+//! What one phase leaves to the next.
+
+use crate::{
+    flow::{FlowEntry4, FlowKey4},
+    maps::{Addr4, Leg, Mac},
+    phase::Phase,
+};
+
+/// What to do with the packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Leave it to the kernel.
+    Pass,
+    /// Throw it away.
+    Drop,
+    /// Send it back by the interface it came from.
+    Transmit,
+    /// Send it by the interface of this leg (key of `TX_PORTS`).
+    Redirect(u32),
+    /// Go on with this phase; what it needs is in [`Work`].
+    Next(Phase),
+}
+
+/// A parsed frame: where it came from and what it says.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Arrival {
+    /// The key of the packet; ports are 0 unless [`shape`] says otherwise.
+    pub key: FlowKey4,
+    /// Interface.
+    pub ifindex: u32,
+    /// VLAN id, native order; 0 = none.
+    pub vlan: u16,
+    /// Source MAC.
+    pub src_mac: Mac,
+    /// Offset of the IP or ARP header.
+    pub l3: u16,
+    /// Offset of what follows the IP header.
+    pub l4: u16,
+    /// IP total length.
+    pub total: u16,
+    /// TCP flags.
+    pub tcp_flags: u8,
+    /// [`shape`].
+    pub shape: u8,
+    /// Time to live.
+    pub ttl: u8,
+    /// Explicit padding, zero.
+    pub _pad: [u8; 3],
+    /// Table slot of this packet.
+    pub slot: u32,
+}
+
+/// Bits of [`Arrival::shape`].
+pub mod shape {
+    /// A fragment, first or not.
+    pub const FRAGMENT: u8 = 1;
+    /// The IP packet ends before its transport header does.
+    pub const SHORT: u8 = 2;
+    /// Ports and, for TCP, flags were read.
+    pub const PORTS: u8 = 4;
+}
+
+/// What to answer in [`Phase::Answer`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Answer {
+    /// ICMP echo reply.
+    #[default]
+    Echo = 0,
+    /// RST to a SYN.
+    Reset = 1,
+    /// ICMP port unreachable.
+    PortUnreachable = 2,
+    /// ICMP time exceeded.
+    TimeExceeded = 3,
+}
+
+/// Value of map `WORK` (per-CPU array of one). Valid from the phase that hands over to the end of the chain.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Work {
+    /// The packet.
+    pub arrival: Arrival,
+    /// The leg it came by.
+    pub leg: Leg,
+    /// CLOCK_MONOTONIC, ns; 0 = not read yet.
+    pub now: u64,
+    /// Incarnation of the flow that a SYN may replace; 0 = none.
+    pub old_incarnation: u64,
+    /// Its location.
+    pub old_at: u32,
+    /// Service index.
+    pub service: u32,
+    /// First pool of the service, with the slot's base.
+    pub pool_base: u32,
+    /// Number of pools; 0 = the client's address stays.
+    pub pools: u32,
+    /// Source ports tried.
+    pub attempt: u32,
+    /// Start of the pseudo-random search.
+    pub seed: u32,
+    /// Source of the answer; 0 = the packet's destination.
+    pub answer_from: Addr4,
+    /// Value of [`Answer`].
+    pub answer: u8,
+
+    /// 1 = the old flow is to be replaced whatever its state.
+    pub reopen: u8,
+    /// 1 = room was made already.
+    pub evicted: u8,
+    /// The new flow.
+    pub forward: FlowEntry4,
+    /// The new flow.
+    pub reply: FlowEntry4,
+}

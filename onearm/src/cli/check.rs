@@ -105,7 +105,7 @@ fn summary(files: &str, pair: &PairConfig, judged: &Judged) -> String {
     // Writing to a string never fails.
     let _ignored = writeln!(
         text,
-        "{} VIPs, {} services, {} servers; {} flows at most, flow table {}\n",
+        "VIPs {}, services {}, servers {}; at most {} flows, their table takes {}\n",
         output::grouped(capacity.vips as u64),
         output::grouped(capacity.services.len() as u64),
         output::grouped(capacity.servers as u64),

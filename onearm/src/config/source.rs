@@ -59,6 +59,21 @@ impl Source {
         }
     }
 
+    /// Number of lines, at least 1.
+    pub fn lines(&self) -> u32 {
+        u32::try_from(self.line_starts.len()).unwrap_or(u32::MAX)
+    }
+
+    /// Line `number` from 1, without its end; empty for any beyond.
+    pub fn line(&self, number: u32) -> &str {
+        let start = (number as usize)
+            .checked_sub(1)
+            .and_then(|index| self.line_starts.get(index));
+        start
+            .and_then(|start| self.text[*start..].lines().next())
+            .unwrap_or_default()
+    }
+
     /// The text of a span on one line, shortened.
     pub fn excerpt(&self, span: Range<usize>) -> String {
         let start = self.text.floor_char_boundary(span.start);

@@ -1,1 +1,514 @@
+use std::fmt::Write as _;
+use std::time::Duration;
 
+use proptest::prelude::*;
+
+use super::*;
+
+const NODE: &str = include_str!("../../../etc/examples/node-lb1.toml");
+const PAIR: &str = include_str!("../../../etc/examples/pair.toml");
+const BOTH_NAT: &str = include_str!("../../../etc/examples/pair-both-nat.toml");
+const GATEWAY: &str = include_str!("../../../etc/examples/pair-gateway.toml");
+
+/// Both files as the daemon judges them.
+fn judge(node: &str, pair: &str) -> (Parsed<NodeConfig>, PairFile) {
+    let mut node = parse_node(Source::new("node.toml", node));
+    let mut pair = parse_pair(Source::new("pair.toml", pair));
+    crate::check::lint(&mut node, &mut pair);
+    (node, pair)
+}
+
+fn rules(pair: &str) -> Vec<&'static str> {
+    judge(NODE, pair)
+        .1
+        .parsed
+        .diagnostics
+        .iter()
+        .map(|d| d.rule)
+        .collect()
+}
+
+fn config(pair: &str) -> PairConfig {
+    let (_, file) = judge(NODE, pair);
+    assert!(!file.parsed.is_draft(), "{:?}", file.parsed.diagnostics);
+    file.parsed.config
+}
+
+/// A file with `services` services of `servers` servers each, in both-nat, `vips` VIPs in turn.
+fn generated(services: usize, servers: usize, vips: usize) -> String {
+    let mut text = String::from("format = 1\nha = { vrid = 1, auth = \"none\" }\n");
+    for service in 0..services {
+        let (vip, port) = (service % vips, 1 + service / vips);
+        write!(
+            text,
+            "[[service]]\nname = \"s{service}\"\nvip = \"10.1.{}.{}\"\nprotocol = \"tcp\"\nports = [{port}]\nmode = \"both-nat\"\nserver = [",
+            vip / 256,
+            vip % 256,
+        )
+        .unwrap();
+        for server in 0..servers {
+            let number = service * servers + server;
+            write!(
+                text,
+                "{{name=\"{server}\",address=\"10.2.{}.{}\"}},",
+                number / 256 % 256,
+                number % 256
+            )
+            .unwrap();
+        }
+        text.push_str("]\n");
+    }
+    text
+}
+
+#[test]
+fn the_contract_of_the_design_is_read_as_it_is_meant() {
+    let (node, _) = judge(
+        r#"
+name = "lb1"
+id = 1
+priority = 150
+peer = { address = "192.168.100.3", interface = "eth1", key_file = "/etc/onearm/pair.key" }
+[[leg]]
+name = "lan"
+interface = "eth0"
+vlan = "none"
+role = "service"
+attach = "auto"
+"#,
+        PAIR,
+    );
+    assert_eq!(node.diagnostics, []);
+    assert_eq!(node.config.priority, 150);
+    assert_eq!(node.config.peer.interface.as_deref(), Some("eth1"));
+    assert_eq!(node.config.legs[0].vlan, None);
+    let pair = config(
+        r#"
+format = 1
+ha = { vrid = 51, advert_interval = "100ms", auth = "none", preempt = false, announce = ["192.168.100.100"] }
+limits = { max_flows = 1_000_000, half_open = 65_536 }
+[[gateway]]
+address = "192.168.100.1/24"
+leg = "lan"
+[[service]]
+name = "web"
+vip = "192.168.100.100"
+protocol = "tcp"
+ports = [80, 443]
+mode = "dnat"
+hairpin = "auto"
+scheduler = "maglev"
+snat = ["192.168.100.100"]
+idle_timeout = "15m"
+check = { type = "tcp", interval = "2s", timeout = "1s", rise = 2, fall = 3 }
+server = [ { name = "s1", address = "192.168.100.10", weight = 1 }, { name = "s2", address = "192.168.100.11", port = 8080, weight = 1 } ]
+"#,
+    );
+    assert_eq!(pair.ha.advert_interval, Duration::from_millis(100));
+    assert_eq!(pair.gateways[0].address.to_string(), "192.168.100.1/24");
+    let web = &pair.services[0];
+    assert_eq!(
+        (web.mode, &web.hairpin, web.scheduler),
+        (Mode::Dnat, &Hairpin::Auto, Scheduler::Maglev)
+    );
+    assert_eq!(web.idle_timeout, Duration::from_mins(15));
+    assert_eq!(web.servers[1].port, Some(8080));
+    assert_eq!(
+        (web.check_port(&web.servers[0]), web.check_port(&web.servers[1])),
+        (80, 8080)
+    );
+    let check = web.check.unwrap();
+    assert_eq!(
+        (
+            check.interval.as_secs(),
+            check.timeout.as_secs(),
+            check.rise,
+            check.fall
+        ),
+        (2, 1, 2, 3)
+    );
+}
+
+#[test]
+fn what_the_file_leaves_out_has_its_documented_default() {
+    let pair = config(
+        r#"
+format = 1
+ha = { vrid = 51, auth = "none" }
+service = [
+  { name = "t", vip = "10.0.0.1", protocol = "tcp", ports = [1], mode = "both-nat", server = [{ name = "s", address = "10.0.0.9" }], check = { type = "tcp" } },
+  { name = "u", vip = "10.0.0.2", protocol = "udp", ports = [1], mode = "both-nat", server = [{ name = "s", address = "10.0.0.9" }] },
+]
+"#,
+    );
+    assert_eq!(pair.ha.advert_interval, Duration::from_millis(100));
+    assert_eq!(pair.ha.announce, [pair.services[0].vip]);
+    assert_eq!(
+        (pair.ha.announce_rate, pair.ha.announce_refresh),
+        (200, Some(Duration::from_mins(1)))
+    );
+    assert!(!pair.ha.preempt);
+    assert_eq!(
+        (pair.limits.max_flows, pair.limits.half_open),
+        (1_000_000, 65_536)
+    );
+    let [t, u] = &*pair.services else { panic!() };
+    assert_eq!(
+        (t.idle_timeout, u.idle_timeout),
+        (Duration::from_mins(15), Duration::from_mins(2))
+    );
+    assert_eq!(
+        (&t.snat, t.snat_ports.to_string()),
+        (&vec![t.vip], "32768-65535".to_owned())
+    );
+    assert_eq!(
+        (t.servers[0].weight, t.servers[0].port, t.leg.as_deref()),
+        (1, None, None)
+    );
+    let check = t.check.unwrap();
+    assert_eq!(
+        (
+            check.interval.as_secs(),
+            check.timeout.as_secs(),
+            check.rise,
+            check.fall
+        ),
+        (2, 1, 2, 3)
+    );
+    assert_eq!(u.check, None);
+    let (node, _) = judge(
+        "name = \"a\"\nid = 2\npeer = { address = \"10.0.0.3\" }\nleg = [{ name = \"l\", interface = \"e\" }]",
+        PAIR,
+    );
+    assert_eq!(
+        (
+            node.config.priority,
+            node.config.legs[0].role,
+            node.config.legs[0].attach
+        ),
+        (100, Role::Service, Attach::Auto)
+    );
+    let small = config(
+        "format = 1\nha = { vrid = 1, auth = \"none\" }\nlimits = { max_flows = 2000 }\ngateway = [{ address = \"10.0.0.1/8\", leg = \"lan\" }]",
+    );
+    assert_eq!(small.limits.half_open, 2000, "never more than the flows");
+    assert!(small.gateways[0].transit);
+}
+
+#[test]
+fn a_service_without_a_check_keeps_its_leg_from_the_gateway_or_says_so() {
+    let pair = config(PAIR);
+    assert_eq!(
+        pair.leg_of("192.168.100.100".parse().unwrap()),
+        Some("lan"),
+        "in the gateway's network"
+    );
+    assert_eq!(pair.leg_of("10.0.0.1".parse().unwrap()), None);
+    let named = PAIR.replace("vip = \"192.168.100.100\"", "vip = \"10.0.0.1\"\nleg = \"lan\"");
+    assert_eq!(config(&named).leg_of("10.0.0.1".parse().unwrap()), Some("lan"));
+}
+
+#[test]
+fn the_digest_is_of_the_meaning_and_not_of_the_text() {
+    let digest = config(PAIR).digest();
+    let comments = format!("# another comment\n{PAIR}\n");
+    let defaults = PAIR.replace("vrid = 51", "preempt = false\nvrid = 51\nannounce_rate = 200");
+    let left_out = PAIR.replace("advert_interval = \"100ms\"\n", "");
+    assert!(PAIR != left_out && PAIR != defaults);
+    for same in [left_out, comments, defaults] {
+        assert_eq!(config(&same).digest(), digest);
+    }
+    for other in [
+        PAIR.replace("vrid = 51", "vrid = 52"),
+        PAIR.replace("weight = 3", "weight = 2"),
+    ] {
+        assert_ne!(config(&other).digest(), digest);
+    }
+    assert_eq!(digest.to_string().len(), 64);
+}
+
+#[test]
+fn a_configuration_survives_json() {
+    for text in [PAIR, BOTH_NAT, GATEWAY] {
+        let pair = config(text);
+        let json = serde_json::to_string(&pair).unwrap();
+        assert_eq!(serde_json::from_str::<PairConfig>(&json).unwrap(), pair);
+    }
+    let node = judge(NODE, PAIR).0.config;
+    let json = serde_json::to_string(&node).unwrap();
+    assert_eq!(serde_json::from_str::<NodeConfig>(&json).unwrap(), node);
+}
+
+#[test]
+fn limits_of_vips_services_and_servers_hold_on_both_sides() {
+    // (services, servers each, VIPs), what the one too many is called.
+    assert_eq!(
+        rules(&generated(4_000, 4, 4_000)),
+        [] as [&str; 0],
+        "4,000 VIPs, 4,000 services"
+    );
+    assert_eq!(rules(&generated(4_001, 1, 4_000)), ["limit"], "4,001 services");
+    assert_eq!(
+        rules(&generated(64, 256, 64)),
+        [] as [&str; 0],
+        "16,384 servers, 256 a service"
+    );
+    assert_eq!(
+        rules(&generated(1, 257, 1)),
+        ["limit"],
+        "257 servers of a service"
+    );
+    let one_more = generated(64, 256, 64)
+        + &generated(1, 1, 1)
+            .replace("s0", "last")
+            .replace("10.1.0.0", "10.3.0.1")[generated(0, 1, 1).len()..];
+    assert_eq!(rules(&one_more), ["limit"], "16,385 servers");
+    let message = judge(NODE, &one_more).1.parsed.diagnostics.remove(0).to_string();
+    assert!(message.contains("16385 servers, the limit is 16384"), "{message}");
+}
+
+#[test]
+fn limits_of_lists_hold_on_both_sides() {
+    let list =
+        |count: usize, item: &dyn Fn(usize) -> String| (0..count).map(item).collect::<Vec<_>>().join(", ");
+    let service = |more: &str| {
+        format!(
+            "format = 1\nha = {{ vrid = 1, auth = \"none\" }}\n[[gateway]]\naddress = \"10.1.0.1/16\"\nleg = \"lan\"\n[[service]]\nname = \"s\"\nvip = \"10.1.0.9\"\nprotocol = \"tcp\"\nmode = \"dnat\"\nserver = [{{ name = \"s\", address = \"10.1.0.10\" }}]\n{more}\n"
+        )
+    };
+    let prefix = |n: usize| format!("\"10.{}.0.0/16\"", 1 + n);
+    for (count, expected) in [(64, &[][..]), (65, &["limit"][..])] {
+        let text = service(&format!("ports = [{}]", list(count, &|n| format!("{}", n + 1))));
+        assert_eq!(rules(&text), expected, "{count} ports");
+        let text = service(&format!("ports = [1]\nhairpin = [{}]", list(count, &prefix)));
+        assert_eq!(rules(&text), expected, "{count} hairpin prefixes");
+        let text = service("ports = [1]").replace(
+            "leg = \"lan\"",
+            &format!("leg = \"lan\"\ndirect = [{}]", list(count, &prefix)),
+        );
+        assert_eq!(rules(&text), expected, "{count} direct prefixes");
+    }
+    for (count, expected) in [(16, &[][..]), (17, &["limit"][..])] {
+        let text = service(&format!(
+            "ports = [1]\nsnat = [{}]",
+            list(count, &|n| format!("\"10.3.0.{}\"", n + 1))
+        ));
+        assert_eq!(rules(&text), expected, "{count} SNAT sources");
+    }
+    for (count, expected) in [(256, &[][..]), (257, &["limit"][..])] {
+        let gateways = list(count, &|n| {
+            format!(
+                "{{ address = \"10.{}.{}.1/24\", leg = \"lan\" }}",
+                n / 256,
+                n % 256
+            )
+        });
+        let text = format!("format = 1\nha = {{ vrid = 1, auth = \"none\" }}\ngateway = [{gateways}]");
+        assert_eq!(rules(&text), expected, "{count} gateways");
+    }
+    for (count, expected) in [(64, &[][..]), (65, &["limit"][..])] {
+        let legs = list(count, &|n| format!("{{ name = \"l{n}\", interface = \"e{n}\" }}"));
+        let node = format!("name = \"a\"\nid = 1\npeer = {{ address = \"10.0.0.3\" }}\nleg = [{legs}]");
+        let found: Vec<_> = parse_node(Source::new("node.toml", node))
+            .diagnostics
+            .iter()
+            .map(|d| d.rule)
+            .collect();
+        assert_eq!(found, expected, "{count} legs");
+    }
+}
+
+#[test]
+fn limits_of_numbers_and_times_hold_on_both_sides() {
+    for (key, good, bad) in [
+        ("vrid", ["1", "255"], ["0", "256"]),
+        ("announce_rate", ["1", "100_000"], ["0", "100_001"]),
+        (
+            "advert_interval",
+            ["\"10ms\"", "\"40s 950ms\""],
+            ["\"9ms\"", "\"40s 960ms\""],
+        ),
+        (
+            "announce_refresh",
+            ["\"1s\"", "\"24h\""],
+            ["\"999ms\"", "\"24h 1s\""],
+        ),
+    ] {
+        let file = |value: &str| {
+            let vrid = if key == "vrid" { "" } else { "vrid = 9, " };
+            format!(
+                "format = 1\nha = {{ {vrid}auth = \"none\", {key} = {value} }}\ngateway = [{{ address = \"10.0.0.1/8\", leg = \"lan\" }}]"
+            )
+        };
+        for value in good {
+            assert!(!judge(NODE, &file(value)).1.parsed.is_draft(), "{key} = {value}");
+        }
+        for value in bad {
+            assert_eq!(rules(&file(value)), ["range"], "{key} = {value}");
+        }
+    }
+    for (from, good, bad) in [
+        (
+            "priority = 150",
+            ["priority = 1", "priority = 254"],
+            ["priority = 0", "priority = 255"],
+        ),
+        ("id = 1 ", ["id = 1 ", "id = 2 "], ["id = 0 ", "id = 3 "]),
+        (
+            "interface = \"eth0\"",
+            [
+                "interface = \"e\"\nvlan = 1",
+                "interface = \"fifteen-letters\"\nvlan = 4094",
+            ],
+            [
+                "interface = \"eth0\"\nvlan = 0",
+                "interface = \"eth0\"\nvlan = 4095",
+            ],
+        ),
+    ] {
+        assert!(NODE.contains(from));
+        let parse = |to: &str| parse_node(Source::new("node.toml", NODE.replacen(from, to, 1)));
+        for to in good {
+            assert_eq!(parse(to).diagnostics, [], "{to}");
+        }
+        for to in bad {
+            assert_eq!(
+                parse(to).diagnostics.iter().map(|d| d.rule).collect::<Vec<_>>(),
+                ["range"],
+                "{to}"
+            );
+        }
+    }
+}
+
+#[test]
+fn the_longest_file_is_read_and_one_byte_more_is_not() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("pair.toml");
+    let mut text = PAIR.to_owned();
+    text.push('#');
+    text.extend(std::iter::repeat_n('x', limits::FILE_BYTES - text.len()));
+    std::fs::write(&path, &text).unwrap();
+    assert!(!read_pair(&path).parsed.is_draft());
+    text.push('x');
+    std::fs::write(&path, &text).unwrap();
+    assert_eq!(read(&path).unwrap_err().rule, "too-long");
+}
+
+#[test]
+fn b107_hostile_files_of_full_length_end_in_errors_soon() {
+    let fill = |piece: &str| piece.repeat(limits::FILE_BYTES / piece.len());
+    for (name, text) in [
+        ("brackets", fill("[")),
+        ("tables", fill("[a]\n")),
+        ("arrays of tables", fill("[[service]]\n")),
+        ("errors", fill("=\n")),
+        ("dotted", format!("{}a = 1", fill("a."))),
+        ("one key", fill("a")),
+        ("inline", format!("service = {}", fill("[{"))),
+        (
+            "unknown keys",
+            (0..50_000).fold(String::new(), |text, n| text + &format!("k{n} = 1\n")),
+        ),
+        ("small errors", "=\n".repeat(limits::FILE_BYTES_RECOVERED / 2)),
+    ] {
+        let parsed = parse_pair(Source::new("pair.toml", text));
+        assert!(parsed.parsed.is_draft(), "{name}");
+    }
+}
+
+#[test]
+fn loading_gives_both_files_or_every_error() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = |name: &str, text: &str| {
+        let path = directory.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        path
+    };
+    let (node, pair) = (path("node.toml", NODE), path("pair.toml", PAIR));
+    let loaded = load(&node, &pair).unwrap();
+    assert_eq!(
+        (
+            loaded.node.name.as_str(),
+            loaded.pair.services.len(),
+            loaded.warnings.len()
+        ),
+        ("lb1", 2, 0)
+    );
+    let warned = path(
+        "warned.toml",
+        &PAIR.replace("mode = \"dnat\"", "mode = \"dnat\"\nhairpin = \"off\""),
+    );
+    assert_eq!(load(&node, &warned).unwrap().warnings.len(), 2);
+    let bad = path(
+        "bad.toml",
+        &NODE.replace("id = 1 ", "id = 9 ").replace("eth0", "e t h"),
+    );
+    let worse = path(
+        "worse.toml",
+        &PAIR
+            .replace("vrid = 51", "vrid = 0")
+            .replace("weight = 3", "weight = 300"),
+    );
+    let refused = load(&bad, &worse).unwrap_err();
+    assert_eq!(refused.diagnostics.len(), 4, "{refused}");
+    let text = refused.to_string();
+    assert!(
+        text.contains("bad.toml:3:6: error: id = 9") && text.contains("worse.toml:6:8: error: ha.vrid = 0"),
+        "{text}"
+    );
+}
+
+/// Ways to spoil a text.
+fn mutated(text: &'static str) -> impl Strategy<Value = String> {
+    let noise = prop_oneof![
+        Just("\"".to_owned()),
+        Just("[[".to_owned()),
+        Just("}".to_owned()),
+        Just("\n".to_owned()),
+        Just("=".to_owned()),
+        Just("999999999999999999999999".to_owned()),
+        Just("-1".to_owned()),
+        Just("\u{feff}".to_owned()),
+        "\\PC{0,8}",
+        "[a-z_.]{1,12} = [0-9]{1,3}\n",
+    ];
+    let change = (0..text.len(), 0..40_usize, noise);
+    prop::collection::vec(change, 1..5).prop_map(|changes| {
+        let mut text = text.to_owned();
+        for (start, length, noise) in changes {
+            let start = text.floor_char_boundary(start.min(text.len()));
+            let end = text.floor_char_boundary((start + length).min(text.len()));
+            text.replace_range(start..end, &noise);
+        }
+        text
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(if cfg!(debug_assertions) { 300 } else { ProptestConfig::default().cases }))]
+
+    #[test]
+    fn prop_no_mutation_of_a_good_file_panics_or_is_refused_without_a_reason(
+        node in mutated(NODE),
+        pair in prop_oneof![mutated(PAIR), mutated(BOTH_NAT), mutated(GATEWAY)],
+    ) {
+        let (node, pair) = judge(&node, &pair);
+        for diagnostic in node.diagnostics.iter().chain(&pair.parsed.diagnostics) {
+            prop_assert!(!diagnostic.message.is_empty() && !diagnostic.remedy.is_empty());
+            let source = if diagnostic.file == "node.toml" { &node.source } else { &pair.parsed.source };
+            prop_assert!(diagnostic.line <= source.lines());
+            prop_assert!((diagnostic.line == 0) == (diagnostic.rule == "empty"), "{diagnostic}");
+        }
+        if !pair.parsed.is_draft() {
+            let again = serde_json::from_value::<PairConfig>(serde_json::to_value(&pair.parsed.config).unwrap()).unwrap();
+            prop_assert_eq!(again.digest(), pair.parsed.config.digest());
+        }
+    }
+
+    #[test]
+    fn prop_any_text_is_judged_without_panic(text in "\\PC{0,200}", more in prop::collection::vec(any::<char>(), 0..100)) {
+        let text = text + &more.iter().collect::<String>();
+        judge(&text, &text);
+    }
+}

@@ -1,4 +1,4 @@
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ops::{Range, RangeInclusive};
 
 use toml::de::{DeTable, DeValue};
@@ -73,22 +73,29 @@ pub(super) fn walk<T>(
         ..
     } = walk;
     let mut broken: Vec<Diagnostic> = Vec::new();
+    let mut silent: HashSet<u32> = HashSet::new();
     for error in &syntax {
-        let Position { line, column } = source.position(error.span().map_or(0, |span| span.start));
-        if broken.iter().all(|d| d.line != line) {
-            broken.push(Diagnostic {
-                severity: Severity::Error,
-                rule: "syntax",
-                file: source.name().to_owned(),
-                line,
-                column,
-                field: String::new(),
-                value: None,
-                message: error.message().to_owned(),
-                remedy: "TOML: key = value, text in \"quotes\", lists in [brackets], one line each"
-                    .to_owned(),
-            });
+        let at = error.span().map_or(0, |span| span.start);
+        let Position { line, column } = source.position(at);
+        if !silent.insert(line) {
+            continue;
         }
+        let message = if source.line(line).trim_end().ends_with('=') {
+            "the value is missing"
+        } else {
+            error.message()
+        };
+        broken.push(Diagnostic {
+            severity: Severity::Error,
+            rule: "syntax",
+            file: source.name().to_owned(),
+            line,
+            column,
+            field: String::new(),
+            value: None,
+            message: message.to_owned(),
+            remedy: "TOML: key = value, text in \"quotes\", lists in [brackets], one line each".to_owned(),
+        });
     }
     if empty {
         diagnostics.clear();
@@ -105,8 +112,12 @@ pub(super) fn walk<T>(
         });
     }
     if !broken.is_empty() {
-        let lines: std::collections::HashSet<u32> = broken.iter().map(|d| d.line).collect();
-        diagnostics.retain(|d| d.rule != "missing-key" && !lines.contains(&d.line));
+        // What stands under a broken header belongs to a table nobody knows.
+        let header = |line: u32| source.line(line).trim_start().starts_with('[');
+        for line in broken.iter().map(|d| d.line).filter(|line| header(*line)) {
+            silent.extend((line + 1..=source.lines()).take_while(|line| !header(*line)));
+        }
+        diagnostics.retain(|d| d.rule != "missing-key" && !silent.contains(&d.line));
     }
     broken.append(&mut diagnostics);
     Parsed {
@@ -340,7 +351,11 @@ impl Walk<'_> {
             .and_then(|number| u64::try_from(number).ok())
             .filter(|number| range.contains(number));
         if number.is_none() {
-            let remedy = format!("write a number from {} to {}", range.start(), range.end());
+            let remedy = if range.start() == range.end() {
+                format!("write {}", range.start())
+            } else {
+                format!("write a number from {} to {}", range.start(), range.end())
+            };
             self.error(field, "range", "out of range", remedy);
         }
         number
@@ -353,16 +368,19 @@ impl Walk<'_> {
         words: &[(&'static str, T)],
         later: &[(&str, &'static str)],
     ) -> Option<T> {
-        let text = self.text(field)?;
-        if let Some((_, meaning)) = words.iter().find(|(word, _)| *word == text) {
-            return Some(*meaning);
-        }
         let known: Vec<&'static str> = words.iter().map(|(word, _)| *word).collect();
         let all = known
             .iter()
             .map(|word| format!("\"{word}\""))
             .collect::<Vec<_>>()
             .join(" or ");
+        let Some(text) = field.value.as_str() else {
+            self.wrong_type(field, "a text", &format!("write {all}"));
+            return None;
+        };
+        if let Some((_, meaning)) = words.iter().find(|(word, _)| *word == text) {
+            return Some(*meaning);
+        }
         if let Some((_, sentence)) = later.iter().find(|(word, _)| *word == text) {
             self.error(field, "not-in-this-build", *sentence, format!("write {all}"));
         } else {

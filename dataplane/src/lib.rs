@@ -1,1 +1,48 @@
-//! onearm dataplane.
+//! The user-space half of onearm's dataplane: loads and attaches the programs, fills their maps, and watches over the
+//! flow table. It knows nothing of configuration files, ownership or the kernel's routing; it is told.
+//!
+//! ```text
+//! Dataplane::load ─► attach / add_egress_gate      legs            (plain blocking calls, one owner)
+//!                 ─► set_legs, set_next_hops       the node        mirrored, fewest writes
+//!                 ─► apply(&Tables)                a generation    two slots, one switch
+//!                 ─► change_servers                health, weight  one store a service
+//! LeaseCell, FlowTable (Arc), Expiry, EventStream  each for a thread or task of its own
+//! ```
+
+mod apply;
+mod attach;
+mod counters;
+mod dataplane;
+pub mod egress_gate;
+mod error;
+mod events;
+mod flows;
+mod identity;
+mod kernel;
+mod kernel_maps;
+mod lease;
+mod loader;
+mod mapping;
+mod next_hops;
+mod sched_space;
+pub mod schedule;
+mod state;
+mod sys;
+mod tables;
+
+pub use apply::Applied;
+pub use attach::{AttachMode, Attached, AttachedMode, FallbackReason, LegAttach};
+pub use counters::{Counters, ServerTraffic, ServiceTraffic, Traffic};
+pub use dataplane::Dataplane;
+pub use error::{Error, Result};
+pub use events::{Event, EventStream, Events, Timed};
+pub use flows::{Expiry, FlowCounts, FlowFilter, FlowInfo, FlowState, FlowTable, Progress};
+pub use kernel::{Feature, KernelRelease};
+pub use lease::LeaseCell;
+pub use loader::{Limits, Options};
+pub use next_hops::{LegSpec, Mac, Neighbour, NextHops, NextHopsReport, RouteSpec, Via};
+pub use state::Reclaimed;
+pub use tables::{
+    Hairpin, Mode, OwnedAddress, OwnedKinds, Protocol, Scheduler, ServerChange, ServerId, ServerNetwork,
+    ServerSpec, ServiceSpec, SnatPoolSpec, SnatRangeSpec, Tables, TablesError,
+};

@@ -1,0 +1,133 @@
+//! The real maps.
+
+use ipnet::Ipv4Net;
+use onearm_dataplane_common::maps::{
+    Leg, LegKey, MAX_SERVICES, MAX_SNAT_POOLS, NeighbourKey, Route, Server, Service, SnatPool,
+};
+
+use super::Sink;
+use crate::error::{Error, Result};
+use crate::kernel_maps::KernelMaps;
+use crate::next_hops;
+use crate::sched_space::{ENTRIES_PER_WORD, Region};
+use crate::sys;
+use crate::tables::Entry;
+
+/// Value of the maps that only say whether a key is there.
+const MEMBER: u32 = 1;
+
+/// Writes into the kernel's maps.
+pub(crate) struct MapSink<'a>(pub(crate) &'a mut KernelMaps);
+
+impl Sink for MapSink<'_> {
+    fn insert(&mut self, entry: &Entry) -> Result<()> {
+        let maps = &mut *self.0;
+        match *entry {
+            Entry::Owned(key, value) => maps.owned.insert(&key, &value),
+            Entry::SnatRange(key, value) => maps.snat_ranges.insert(&key, &value),
+            Entry::Port(bits, key, service) => maps.services.insert(bits, key, &service),
+            Entry::Connected(bits, key, id) => maps.connected.insert(bits, key, &id),
+            Entry::ServerNetwork(bits, key, gateway) => maps.server_nets.insert(bits, key, &gateway),
+            Entry::Direct(bits, key) => maps.direct.insert(bits, key, &MEMBER),
+            Entry::Hairpin(bits, key) => maps.hairpin.insert(bits, key, &MEMBER),
+            Entry::Endpoint(key) => maps.endpoints.insert(&key, &MEMBER),
+        }
+    }
+
+    fn remove(&mut self, entry: &Entry) -> Result<()> {
+        let maps = &mut *self.0;
+        match *entry {
+            Entry::Owned(key, _) => maps.owned.remove(&key),
+            Entry::SnatRange(key, _) => maps.snat_ranges.remove(&key),
+            Entry::Port(bits, key, _) => maps.services.remove(bits, key),
+            Entry::Connected(bits, key, _) => maps.connected.remove(bits, key),
+            Entry::ServerNetwork(bits, key, _) => maps.server_nets.remove(bits, key),
+            Entry::Direct(bits, key) => maps.direct.remove(bits, key),
+            Entry::Hairpin(bits, key) => maps.hairpin.remove(bits, key),
+            Entry::Endpoint(key) => maps.endpoints.remove(&key),
+        }
+    }
+
+    fn set_service(&mut self, slot: u32, index: u32, service: &Service) -> Result<()> {
+        self.0.service.write(slot * MAX_SERVICES + index, service);
+        Ok(())
+    }
+
+    fn set_service_table(&mut self, slot: u32, index: u32, table: u64) {
+        self.0.service.store(slot * MAX_SERVICES + index, 0, table);
+    }
+
+    fn set_pool(&mut self, slot: u32, index: u32, pool: &SnatPool) -> Result<()> {
+        self.0.snat_pools.set(slot * MAX_SNAT_POOLS + index, pool)
+    }
+
+    fn write_schedule(&mut self, region: Region, entries: &[u16]) {
+        for (word, four) in (region.first_word()..).zip(entries.chunks(ENTRIES_PER_WORD as usize)) {
+            let value = four
+                .iter()
+                .rev()
+                .fold(0, |word, index| word << 16 | u64::from(*index));
+            self.0.sched.store(word, 0, value);
+        }
+    }
+
+    fn set_server(&mut self, index: u32, server: &Server) {
+        self.0.servers.write(index, server);
+    }
+
+    fn switch(&mut self, slot: u32) {
+        self.0
+            .generation
+            .u32(0)
+            .store(slot, std::sync::atomic::Ordering::SeqCst);
+    }
+
+    fn grace(&mut self) -> Result<()> {
+        sys::wait_for_running_programs().map_err(|source| Error::Kernel {
+            operation: "waiting for running programs",
+            source,
+        })
+    }
+}
+
+impl next_hops::Sink for MapSink<'_> {
+    fn next_hop_word(&mut self, index: u32, word: usize, value: u64) {
+        self.0.next_hops.store(index, word, value);
+    }
+
+    fn set_neighbour(&mut self, key: NeighbourKey, index: u32) -> Result<()> {
+        self.0.neighbours.insert(&key, &index)
+    }
+
+    fn remove_neighbour(&mut self, key: NeighbourKey) -> Result<()> {
+        self.0.neighbours.remove(&key)
+    }
+
+    fn set_route(&mut self, prefix: Ipv4Net, route: Route) -> Result<()> {
+        self.0
+            .routes
+            .insert(u32::from(prefix.prefix_len()), prefix.addr().octets(), &route)
+    }
+
+    fn remove_route(&mut self, prefix: Ipv4Net) -> Result<()> {
+        self.0
+            .routes
+            .remove(u32::from(prefix.prefix_len()), prefix.addr().octets())
+    }
+
+    fn set_leg(&mut self, key: LegKey, leg: Leg) -> Result<()> {
+        self.0.legs.insert(&key, &leg)
+    }
+
+    fn remove_leg(&mut self, key: LegKey) -> Result<()> {
+        self.0.legs.remove(&key)
+    }
+
+    fn set_port(&mut self, leg: u8, ifindex: u32) -> Result<()> {
+        self.0.ports.set(u32::from(leg), ifindex)
+    }
+
+    fn remove_port(&mut self, leg: u8) -> Result<()> {
+        self.0.ports.remove(u32::from(leg))
+    }
+}

@@ -1,0 +1,343 @@
+//! The flow table from user space, through its mapping: no system call an entry.
+
+mod expiry;
+mod memory;
+
+pub use expiry::{Expiry, Progress};
+
+use std::net::{Ipv4Addr, SocketAddrV4};
+use std::ops::ControlFlow;
+
+use onearm_dataplane_common::flow::{FlowEntry4, State, flags, hop, seen};
+use onearm_dataplane_common::maps::{Node, WAYS, mode, proto};
+use onearm_dataplane_common::table::{self, Geometry};
+use serde::{Deserialize, Serialize};
+
+use crate::identity::IndexSet;
+use crate::mapping::{Mapping, Words};
+use crate::tables::{Mode, Protocol};
+use memory::Memory;
+
+/// Ticks of the flow clock in a second, rounded up. One tick is 2^26 ns.
+const TICKS_PER_SECOND: u32 = 15;
+/// A UDP flow without an answer: sixty seconds.
+const UDP_UNREPLIED_TICKS: u32 = 60 * TICKS_PER_SECOND;
+
+/// The table in this process's memory. Share it by `Arc`; every method takes `&self` and may run beside all others and
+/// beside the programs.
+#[derive(Debug)]
+pub struct FlowTable {
+    memory: Memory,
+    geometry: Geometry,
+    half_open: Words<u64>,
+    half_open_ticks: u32,
+    closing_ticks: u32,
+}
+
+/// Coarse state of a flow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum FlowState {
+    /// TCP before the client has acknowledged the server's SYN-ACK.
+    HalfOpen,
+    /// Carrying traffic.
+    Established,
+    /// FIN of both sides, or a RST.
+    Closing,
+}
+
+impl From<State> for FlowState {
+    fn from(state: State) -> Self {
+        match state {
+            State::HalfOpen => Self::HalfOpen,
+            State::Established => Self::Established,
+            State::Closing => Self::Closing,
+        }
+    }
+}
+
+/// One flow as people want to see it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FlowInfo {
+    /// TCP or UDP; `None` for another IP protocol (ICMP echo).
+    pub protocol: Option<Protocol>,
+    /// Who called.
+    pub client: SocketAddrV4,
+    /// What it called.
+    pub vip: SocketAddrV4,
+    /// Source the server sees: the client's, or a SNAT source.
+    pub source: SocketAddrV4,
+    /// Who answers.
+    pub server: SocketAddrV4,
+    /// Rewriting.
+    pub mode: Mode,
+    /// Both-NAT only because client and chosen server are neighbours.
+    pub hairpin: bool,
+    /// State.
+    pub state: FlowState,
+    /// Index of the service's counters.
+    pub service_index: u16,
+    /// Index of the server.
+    pub server_index: u16,
+    /// Packets from the client; wraps at 2^32.
+    pub packets_in: u32,
+    /// Packets from the server; wraps at 2^32.
+    pub packets_out: u32,
+    /// Time since the last packet of either side, milliseconds, to the tick (67 ms).
+    pub idle_ms: u64,
+    /// Which flow it is: node id << 56 | epoch << 40 | counter.
+    pub incarnation: u64,
+}
+
+/// Which flows to list; what is `None` matches all.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct FlowFilter {
+    /// Client's address.
+    pub client: Option<Ipv4Addr>,
+    /// VIP.
+    pub vip: Option<Ipv4Addr>,
+    /// VIP's port.
+    pub vip_port: Option<u16>,
+    /// Server's address.
+    pub server: Option<Ipv4Addr>,
+    /// Source the server sees: address.
+    pub source: Option<Ipv4Addr>,
+    /// Source the server sees: port.
+    pub source_port: Option<u16>,
+    /// State.
+    pub state: Option<FlowState>,
+}
+
+impl FlowFilter {
+    fn matches(&self, flow: &FlowInfo) -> bool {
+        fn is<T: PartialEq>(wanted: Option<T>, have: T) -> bool {
+            wanted.is_none_or(|wanted| wanted == have)
+        }
+        is(self.client, *flow.client.ip())
+            && is(self.vip, *flow.vip.ip())
+            && is(self.vip_port, flow.vip.port())
+            && is(self.server, *flow.server.ip())
+            && is(self.source, *flow.source.ip())
+            && is(self.source_port, flow.source.port())
+            && is(self.state, flow.state)
+    }
+}
+
+/// Flows by state.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FlowCounts {
+    /// TCP before the handshake is complete.
+    pub half_open: u64,
+    /// Carrying traffic.
+    pub established: u64,
+    /// FIN of both sides, or a RST.
+    pub closing: u64,
+}
+
+impl FlowCounts {
+    /// All flows.
+    pub fn total(&self) -> u64 {
+        self.half_open + self.established + self.closing
+    }
+
+    fn add(&mut self, state: State) {
+        match state {
+            State::HalfOpen => self.half_open += 1,
+            State::Established => self.established += 1,
+            State::Closing => self.closing += 1,
+        }
+    }
+}
+
+/// What flows refer to.
+#[derive(Debug)]
+pub(crate) struct References {
+    pub(crate) services: IndexSet,
+    pub(crate) servers: IndexSet,
+    pub(crate) next_hops: IndexSet,
+}
+
+/// A forward entry, its location, and its partner.
+struct Seen {
+    at: u32,
+    forward: FlowEntry4,
+    reply: Option<FlowEntry4>,
+}
+
+impl FlowTable {
+    pub(crate) fn new(buckets: Mapping, half_open: Words<u64>, node: &Node) -> Self {
+        Self {
+            memory: Memory::new(buckets),
+            geometry: Geometry {
+                key: node.flow_hash_key,
+                mask: node.flow_bucket_mask,
+            },
+            half_open,
+            half_open_ticks: node.half_open_ticks,
+            closing_ticks: node.closing_ticks,
+        }
+    }
+
+    /// Number of buckets.
+    pub fn buckets(&self) -> u32 {
+        self.geometry.mask + 1
+    }
+
+    /// Flows the table can hold before one may be refused: 85 % of its entries, two a flow.
+    pub fn capacity(&self) -> u64 {
+        u64::from(self.buckets()) * WAYS as u64 * 85 / 200
+    }
+
+    /// Half-open flows as the programs count them.
+    pub fn half_open(&self) -> u64 {
+        // A removal may be counted a moment before the flow's making.
+        self.half_open.load(0, 0).cast_signed().max(0).unsigned_abs()
+    }
+
+    /// Counts all flows; a sweep of the whole table (about 35 ms for a million flows).
+    pub fn count(&self) -> FlowCounts {
+        let mut counts = FlowCounts::default();
+        self.visit(0..self.buckets(), |seen| {
+            counts.add(seen.forward.state());
+            ControlFlow::Continue(())
+        });
+        counts
+    }
+
+    /// Up to `limit` flows that match, in table order. `now_ns` is CLOCK_MONOTONIC.
+    pub fn list(&self, filter: &FlowFilter, limit: usize, now_ns: u64) -> Vec<FlowInfo> {
+        let mut found = Vec::new();
+        if limit == 0 {
+            return found;
+        }
+        let now = tick(now_ns);
+        self.visit(0..self.buckets(), |seen| {
+            let flow = info(seen, now);
+            if filter.matches(&flow) {
+                found.push(flow);
+            }
+            if found.len() < limit {
+                ControlFlow::Continue(())
+            } else {
+                ControlFlow::Break(())
+            }
+        });
+        found
+    }
+
+    /// Indexes of services, servers and next hops that any entry names.
+    pub(crate) fn references(&self) -> References {
+        let (services, servers, next_hops) = (IndexSet::new(), IndexSet::new(), IndexSet::new());
+        let mut references = References {
+            services,
+            servers,
+            next_hops,
+        };
+        for bucket in 0..self.buckets() {
+            for at in self.memory.taken(bucket) {
+                // Also what is reserved and not yet published.
+                let Some(entry) = self.memory.raw(at) else {
+                    continue;
+                };
+                references.services.insert(entry.stats);
+                references.servers.insert(entry.server);
+                if let Ok(index) = u16::try_from(entry.hop)
+                    && entry.hop & hop::LAST == 0
+                {
+                    references.next_hops.insert(index);
+                }
+            }
+        }
+        references
+    }
+
+    /// Removes one flow by location and incarnation, both directions or neither.
+    fn remove(&self, at: u32, incarnation: u64) -> Option<State> {
+        let state = table::remove(&self.memory, &self.geometry, at, incarnation)?;
+        if state == State::HalfOpen {
+            self.half_open.add(0, 0, u64::MAX);
+        }
+        Some(state)
+    }
+
+    /// Shows every published flow of some buckets once, by its forward entry.
+    fn visit(&self, buckets: std::ops::Range<u32>, mut show: impl FnMut(&Seen) -> ControlFlow<()>) {
+        for bucket in buckets {
+            for at in self.memory.taken(bucket) {
+                let Some(forward) = self.memory.published(at).filter(|entry| !entry.is_reply()) else {
+                    continue;
+                };
+                let reply = self
+                    .memory
+                    .published(forward.partner)
+                    .filter(|reply| reply.incarnation == forward.incarnation);
+                if show(&Seen { at, forward, reply }).is_break() {
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Ticks without a packet after which a flow ends.
+    fn timeout(&self, flow: &FlowEntry4) -> u32 {
+        let (_, server) = flow.seen_by_side();
+        match flow.state() {
+            State::HalfOpen => self.half_open_ticks,
+            State::Closing => self.closing_ticks,
+            State::Established if flow.proto != proto::TCP && server & seen::OPENED == 0 => {
+                flow.idle_ticks.min(UDP_UNREPLIED_TICKS)
+            }
+            State::Established => flow.idle_ticks,
+        }
+    }
+}
+
+/// Flow clock of a time.
+fn tick(now_ns: u64) -> u32 {
+    onearm_dataplane_common::tables::tick(now_ns)
+}
+
+/// Ticks since the last packet of either direction.
+fn idle(seen: &Seen, now: u32) -> u32 {
+    let since = |entry: &FlowEntry4| onearm_dataplane_common::tables::ticks_since(now, entry.last_seen);
+    let forward = since(&seen.forward);
+    seen.reply
+        .as_ref()
+        .map_or(forward, |reply| forward.min(since(reply)))
+}
+
+fn socket(addr: u32, port: u16) -> SocketAddrV4 {
+    SocketAddrV4::new(Ipv4Addr::from(addr.to_ne_bytes()), u16::from_be(port))
+}
+
+fn info(seen: &Seen, now: u32) -> FlowInfo {
+    let flow = &seen.forward;
+    FlowInfo {
+        protocol: match flow.proto {
+            proto::TCP => Some(Protocol::Tcp),
+            proto::UDP => Some(Protocol::Udp),
+            _ => None,
+        },
+        client: socket(flow.saddr, flow.sport),
+        vip: socket(flow.daddr, flow.dport),
+        source: socket(flow.new_saddr, flow.new_sport),
+        server: socket(flow.new_daddr, flow.new_dport),
+        mode: if flow.mode() == mode::DNAT {
+            Mode::Dnat
+        } else {
+            Mode::BothNat
+        },
+        hairpin: flow.flags & flags::HAIRPIN != 0,
+        state: flow.state().into(),
+        service_index: flow.stats,
+        server_index: flow.server,
+        packets_in: flow.packets,
+        packets_out: seen.reply.map_or(0, |reply| reply.packets),
+        idle_ms: (u64::from(idle(seen, now)) << onearm_dataplane_common::maps::TICK_SHIFT) / 1_000_000,
+        incarnation: flow.incarnation,
+    }
+}
+
+#[cfg(test)]
+mod tests;

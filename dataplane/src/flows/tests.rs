@@ -1,0 +1,430 @@
+use std::collections::HashMap;
+use std::net::{Ipv4Addr, SocketAddrV4};
+use std::os::fd::AsFd;
+use std::sync::Arc;
+
+use nix::sys::memfd::{MFdFlags, memfd_create};
+use nix::unistd::ftruncate;
+use onearm_dataplane_common::flow::{Bucket4, FlowEntry4, flags, hop, lock, seen};
+use onearm_dataplane_common::maps::{Node, TICK_SHIFT, mode, proto};
+use onearm_dataplane_common::table;
+use proptest::prelude::*;
+
+use super::{Expiry, FlowCounts, FlowFilter, FlowState, FlowTable};
+use crate::mapping::{Mapping, Words};
+
+const BUCKETS: u32 = 64;
+const HALF_OPEN: u32 = 149;
+const CLOSING: u32 = 447;
+const IDLE: u32 = 13_411;
+const UDP_UNREPLIED: u32 = 900;
+
+fn flow_table() -> Arc<FlowTable> {
+    let memory = |len: usize| {
+        let fd = memfd_create(c"flows", MFdFlags::MFD_CLOEXEC).unwrap();
+        ftruncate(&fd, i64::try_from(len).unwrap()).unwrap();
+        fd
+    };
+    let len = BUCKETS as usize * size_of::<Bucket4>();
+    let buckets = Mapping::new(memory(len).as_fd(), len).unwrap();
+    let half_open = Words::new(memory(8).as_fd(), 1).unwrap();
+    let node = Node {
+        flow_hash_key: [3, 4],
+        flow_bucket_mask: BUCKETS - 1,
+        half_open_ticks: HALF_OPEN,
+        closing_ticks: CLOSING,
+        ..Node::default()
+    };
+    Arc::new(FlowTable::new(buckets, half_open, &node))
+}
+
+/// Time at the start of a tick, ns.
+fn at(tick: u32) -> u64 {
+    u64::from(tick) << TICK_SHIFT
+}
+
+fn net(addr: [u8; 4]) -> u32 {
+    u32::from_ne_bytes(addr)
+}
+
+/// A pair as the programs make it: client n, its SNAT port 20,000 + n.
+fn pair(n: u16, proto: u8, state: FlowState, last_seen: (u32, u32)) -> (FlowEntry4, FlowEntry4) {
+    let [high, low] = n.to_be_bytes();
+    let (client, vip, server) = (
+        net([10, 0, high, low]),
+        net([192, 168, 100, 100]),
+        net([192, 168, 100, 10]),
+    );
+    let (own, other) = match (proto, state) {
+        (_, FlowState::Closing) => (
+            seen::OPENED | seen::CONFIRMED | seen::FIN,
+            seen::OPENED | seen::FIN,
+        ),
+        (proto::TCP, FlowState::HalfOpen) => (seen::OPENED, 0),
+        _ => (seen::OPENED | seen::CONFIRMED, seen::OPENED),
+    };
+    let forward = FlowEntry4 {
+        saddr: client,
+        daddr: vip,
+        sport: (40_000 + n % 1_000).to_be(),
+        dport: 80_u16.to_be(),
+        proto,
+        flags: mode::DNAT << flags::MODE_SHIFT | flags::HAIRPIN,
+        own,
+        other,
+        new_saddr: vip,
+        new_daddr: server,
+        new_sport: (20_000 + n).to_be(),
+        new_dport: 8_080_u16.to_be(),
+        hop: 7,
+        last_seen: last_seen.0,
+        idle_ticks: IDLE,
+        server: 3,
+        stats: 1,
+        packets: 5,
+        incarnation: u64::from(n) + 1,
+        ..FlowEntry4::default()
+    };
+    let key = forward.reply_key();
+    let reply = FlowEntry4 {
+        saddr: key.saddr,
+        daddr: key.daddr,
+        sport: key.sport,
+        dport: key.dport,
+        flags: forward.flags | flags::REPLY,
+        own: other,
+        other: own,
+        new_saddr: vip,
+        new_daddr: client,
+        new_sport: forward.dport,
+        new_dport: forward.sport,
+        hop: hop::LAST | 2,
+        last_seen: last_seen.1,
+        packets: 4,
+        ..forward
+    };
+    (forward, reply)
+}
+
+fn insert(table: &FlowTable, pair: &(FlowEntry4, FlowEntry4)) -> u32 {
+    let owner = lock::USER | u64::from(std::process::id());
+    let at = table::insert_pair(&table.memory, &table.geometry, owner, &pair.0, &pair.1).unwrap();
+    if pair.0.state() == onearm_dataplane_common::flow::State::HalfOpen {
+        table.half_open.add(0, 0, 1);
+    }
+    at
+}
+
+fn taken(table: &FlowTable) -> usize {
+    (0..BUCKETS)
+        .map(|bucket| table.memory.taken(bucket).count())
+        .sum()
+}
+
+#[test]
+fn a_flow_is_listed_with_both_its_sides() {
+    let table = flow_table();
+    insert(&table, &pair(7, proto::TCP, FlowState::Established, (10, 30)));
+    let flows = table.list(&FlowFilter::default(), 10, at(45));
+    let [flow] = flows.as_slice() else {
+        panic!("{flows:?}")
+    };
+    let socket = |addr: [u8; 4], port| SocketAddrV4::new(addr.into(), port);
+    assert_eq!(flow.client, socket([10, 0, 0, 7], 40_007));
+    assert_eq!(flow.vip, socket([192, 168, 100, 100], 80));
+    assert_eq!(flow.source, socket([192, 168, 100, 100], 20_007));
+    assert_eq!(flow.server, socket([192, 168, 100, 10], 8_080));
+    assert_eq!((flow.packets_in, flow.packets_out), (5, 4));
+    assert_eq!(
+        (flow.mode, flow.hairpin, flow.state),
+        (crate::Mode::Dnat, true, FlowState::Established)
+    );
+    assert_eq!(flow.idle_ms, 15 * (1 << TICK_SHIFT) / 1_000_000);
+}
+
+#[test]
+fn filters_select_by_each_field_and_the_limit_holds() {
+    let table = flow_table();
+    for n in 0..20 {
+        let state = if n % 2 == 0 {
+            FlowState::HalfOpen
+        } else {
+            FlowState::Established
+        };
+        insert(&table, &pair(n, proto::TCP, state, (0, 0)));
+    }
+    let count = |filter: FlowFilter| table.list(&filter, 100, 0).len();
+    let client = Some(Ipv4Addr::new(10, 0, 0, 3));
+    let vip = Some(Ipv4Addr::new(192, 168, 100, 100));
+    let server = Some(Ipv4Addr::new(192, 168, 100, 10));
+    assert_eq!(count(FlowFilter::default()), 20);
+    assert_eq!(
+        count(FlowFilter {
+            client,
+            ..FlowFilter::default()
+        }),
+        1
+    );
+    assert_eq!(
+        count(FlowFilter {
+            vip,
+            vip_port: Some(80),
+            server,
+            ..FlowFilter::default()
+        }),
+        20
+    );
+    assert_eq!(
+        count(FlowFilter {
+            vip_port: Some(81),
+            ..FlowFilter::default()
+        }),
+        0
+    );
+    assert_eq!(
+        count(FlowFilter {
+            server: client,
+            ..FlowFilter::default()
+        }),
+        0
+    );
+    assert_eq!(
+        count(FlowFilter {
+            source: vip,
+            source_port: Some(20_004),
+            ..FlowFilter::default()
+        }),
+        1
+    );
+    assert_eq!(
+        count(FlowFilter {
+            state: Some(FlowState::HalfOpen),
+            ..FlowFilter::default()
+        }),
+        10
+    );
+    assert_eq!(table.list(&FlowFilter::default(), 3, 0).len(), 3);
+    assert_eq!(table.list(&FlowFilter::default(), 0, 0), []);
+    assert_eq!(
+        table.count(),
+        FlowCounts {
+            half_open: 10,
+            established: 10,
+            closing: 0
+        }
+    );
+    assert_eq!(table.half_open(), 10);
+}
+
+#[test]
+fn each_state_has_its_time_out_counted_from_the_last_packet_of_either_side() {
+    let table = [
+        (proto::TCP, FlowState::HalfOpen, HALF_OPEN),
+        (proto::TCP, FlowState::Closing, CLOSING),
+        (proto::TCP, FlowState::Established, IDLE),
+        (proto::UDP, FlowState::Established, IDLE),
+    ];
+    for (proto, state, timeout) in table {
+        for last_seen in [(100, 40), (40, 100), (100, 100)] {
+            let flows = flow_table();
+            insert(&flows, &pair(1, proto, state, last_seen));
+            let mut expiry = Expiry::new(Arc::clone(&flows));
+            assert_eq!(
+                expiry.expire(at(100 + timeout), BUCKETS).removed,
+                0,
+                "{proto} {state:?}"
+            );
+            assert_eq!(
+                expiry.expire(at(101 + timeout), BUCKETS).removed,
+                1,
+                "{proto} {state:?}"
+            );
+            assert_eq!((taken(&flows), flows.half_open()), (0, 0));
+        }
+    }
+}
+
+#[test]
+fn b133_an_unanswered_datagram_or_syn_ends_within_seconds() {
+    let flows = flow_table();
+    let (mut forward, mut reply) = pair(1, proto::UDP, FlowState::Established, (100, 100));
+    (forward.own, forward.other, reply.own, reply.other) = (seen::OPENED, 0, 0, seen::OPENED);
+    insert(&flows, &(forward, reply));
+    insert(&flows, &pair(2, proto::TCP, FlowState::HalfOpen, (100, 100)));
+    insert(&flows, &pair(3, proto::TCP, FlowState::Established, (100, 100)));
+    let mut expiry = Expiry::new(Arc::clone(&flows));
+    assert_eq!(expiry.expire(at(101 + HALF_OPEN), BUCKETS).removed, 1);
+    assert_eq!(expiry.expire(at(100 + UDP_UNREPLIED), BUCKETS).removed, 0);
+    assert_eq!(expiry.expire(at(101 + UDP_UNREPLIED), BUCKETS).removed, 1);
+    assert_eq!(
+        flows.count(),
+        FlowCounts {
+            established: 1,
+            ..FlowCounts::default()
+        }
+    );
+}
+
+#[test]
+fn a_time_in_the_future_of_another_cpu_does_not_end_a_flow() {
+    let flows = flow_table();
+    insert(&flows, &pair(1, proto::TCP, FlowState::HalfOpen, (101, 101)));
+    assert_eq!(
+        Expiry::new(Arc::clone(&flows)).expire(at(100), BUCKETS).removed,
+        0
+    );
+}
+
+#[test]
+fn slices_go_round_the_table_and_a_pass_reports_what_it_left() {
+    let flows = flow_table();
+    for n in 0..100 {
+        let last = if n < 40 { 0 } else { 1_000 };
+        insert(&flows, &pair(n, proto::TCP, FlowState::HalfOpen, (last, last)));
+    }
+    let mut expiry = Expiry::new(Arc::clone(&flows));
+    let (mut removed, mut slices, mut passes) = (0, 0, Vec::new());
+    while passes.len() < 2 {
+        let progress = expiry.expire(at(1_000), 7);
+        removed += progress.removed;
+        slices += 1;
+        passes.extend(progress.pass_ended);
+    }
+    assert_eq!((removed, slices), (40, 2 * BUCKETS.div_ceil(7)));
+    assert_eq!(
+        passes[1],
+        FlowCounts {
+            half_open: 60,
+            ..FlowCounts::default()
+        }
+    );
+    assert_eq!((flows.half_open(), taken(&flows)), (60, 120));
+}
+
+#[test]
+fn a_wrong_count_of_half_open_flows_is_corrected_after_four_passes() {
+    for error in [5_u64, 5_u64.wrapping_neg()] {
+        let flows = flow_table();
+        for n in 0..10 {
+            insert(&flows, &pair(n, proto::TCP, FlowState::HalfOpen, (0, 0)));
+        }
+        flows.half_open.add(0, 0, error);
+        let mut expiry = Expiry::new(Arc::clone(&flows));
+        for _ in 0..3 {
+            expiry.expire(at(0), BUCKETS);
+            assert_ne!(flows.half_open(), 10, "three passes prove nothing");
+        }
+        expiry.expire(at(0), BUCKETS);
+        assert_eq!(flows.half_open(), 10);
+        // A difference that comes and goes is none.
+        flows.half_open.add(0, 0, 3);
+        expiry.expire(at(0), BUCKETS);
+        flows.half_open.add(0, 0, 6_u64.wrapping_neg());
+        expiry.expire(at(0), BUCKETS);
+        flows.half_open.add(0, 0, 3);
+        assert_eq!(flows.half_open(), 10);
+    }
+}
+
+#[test]
+fn a_half_open_count_below_zero_is_shown_as_none() {
+    let flows = flow_table();
+    flows.half_open.add(0, 0, u64::MAX);
+    assert_eq!(flows.half_open(), 0);
+}
+
+#[test]
+fn references_name_what_any_entry_needs() {
+    let flows = flow_table();
+    insert(&flows, &pair(1, proto::TCP, FlowState::Established, (0, 0)));
+    let references = flows.references();
+    let has = |set: &crate::identity::IndexSet, index: u32| {
+        let mut ids = crate::identity::Identities::new(index, index + 1);
+        ids.take(&());
+        ids.retain(|()| false);
+        ids.reclaim(set).is_empty()
+    };
+    assert!(has(&references.servers, 3) && !has(&references.servers, 4));
+    assert!(has(&references.services, 1) && !has(&references.services, 3));
+    // The last hop of the other direction is no next hop.
+    assert!(has(&references.next_hops, 7) && !has(&references.next_hops, 2));
+}
+
+#[derive(Clone, Debug)]
+enum Op {
+    Insert(u16, FlowState),
+    Touch(u16),
+    Sweep(u32),
+    Wait(u32),
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    let state = prop_oneof![
+        Just(FlowState::HalfOpen),
+        Just(FlowState::Established),
+        Just(FlowState::Closing)
+    ];
+    prop_oneof![
+        4 => (0_u16..60, state).prop_map(|(n, state)| Op::Insert(n, state)),
+        2 => (0_u16..60).prop_map(Op::Touch),
+        2 => (1_u32..80).prop_map(Op::Sweep),
+        1 => (0_u32..200).prop_map(Op::Wait),
+    ]
+}
+
+proptest! {
+    /// Against a plain map from flow to the tick it was last seen: after a whole pass exactly the overdue are gone, both
+    /// directions of each, and the number of half-open flows is right.
+    #[test]
+    fn expiry_agrees_with_a_naive_model(ops in prop::collection::vec(op(), 1..120)) {
+        let flows = flow_table();
+        let mut expiry = Expiry::new(Arc::clone(&flows));
+        let mut model: HashMap<u16, (u32, FlowState, u32)> = HashMap::new();
+        let mut now = 1_000;
+        for op in ops {
+            match op {
+                Op::Insert(n, state) => {
+                    if !flows.list(&FlowFilter { source_port: Some(20_000 + n), ..FlowFilter::default() }, 1, 0).is_empty() {
+                        continue;
+                    }
+                    let at = insert(&flows, &pair(n, proto::TCP, state, (now, now)));
+                    model.insert(n, (now, state, at));
+                }
+                Op::Touch(n) => {
+                    if let Some((last, _, at)) = model.get_mut(&n)
+                        && flows.memory.published(*at).is_some_and(|e| e.incarnation == u64::from(n) + 1)
+                    {
+                        *last = now;
+                        table::entry_at(&flows.memory, *at).unwrap().set_last_seen(now);
+                    }
+                }
+                Op::Sweep(budget) => drop(expiry.expire(at(now), budget)),
+                Op::Wait(ticks) => now += ticks,
+            }
+        }
+        while expiry.expire(at(now), 16).pass_ended.is_none() {}
+        let mut counts = FlowCounts::default();
+        for _ in 0..12 {
+            // Quiet passes: a correction that was none is taken back.
+            counts = expiry.expire(at(now), BUCKETS).pass_ended.unwrap();
+        }
+        model.retain(|_, (last, state, _)| {
+            let timeout = match state {
+                FlowState::HalfOpen => HALF_OPEN,
+                FlowState::Closing => CLOSING,
+                FlowState::Established => IDLE,
+            };
+            now - *last <= timeout
+        });
+        let mut left: Vec<u16> =
+            flows.list(&FlowFilter::default(), 1_000, at(now)).iter().map(|f| f.source.port() - 20_000).collect();
+        left.sort_unstable();
+        let mut want: Vec<u16> = model.keys().copied().collect();
+        want.sort_unstable();
+        prop_assert_eq!(left, want);
+        prop_assert_eq!(taken(&flows), 2 * model.len());
+        prop_assert_eq!(counts.total(), model.len() as u64);
+        let half_open = model.values().filter(|(_, state, _)| *state == FlowState::HalfOpen).count();
+        prop_assert_eq!(flows.half_open(), half_open as u64);
+    }
+}

@@ -1,0 +1,303 @@
+//! Loading the embedded object: sizes first, maps next, programs last.
+
+use std::fs;
+use std::os::fd::{AsFd, AsRawFd};
+
+use aya::maps::MapError;
+use aya::programs::{Program, ProgramError, Xdp};
+use aya::{Ebpf, EbpfError, EbpfLoader};
+use onearm_dataplane_common::maps::{self, Node, WAYS};
+use onearm_dataplane_common::phase;
+use onearm_types::NodeId;
+
+use crate::dataplane::Dataplane;
+use crate::error::{Error, Result};
+use crate::flows::FlowTable;
+use crate::kernel::{KernelRelease, judge_map, judge_program, tail};
+use crate::kernel_maps::KernelMaps;
+use crate::next_hops::Mirror;
+use crate::sys;
+use crate::tables::Registry;
+
+/// `make bpf` puts the object here; empty if it has not run.
+static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/onearm-xdp.o"));
+
+/// Fewest and most flows of [`Limits::max_flows`].
+const FLOWS: (u32, u32) = (1_000, 100_000_000);
+/// Share of the table's entries that flows may fill, in percent: the first refusal comes above 85.
+const LOAD_PERCENT: u64 = 80;
+/// Half-open time-out: ten seconds.
+const HALF_OPEN_NS: u64 = 10_000_000_000;
+/// Time-out after FIN of both sides or a RST: thirty seconds.
+const CLOSING_NS: u64 = 30_000_000_000;
+
+/// `limits` of `pair.toml`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Flows the table must hold, 1,000 to 100,000,000. Memory: about 170 to 340 bytes a flow.
+    pub max_flows: u32,
+    /// Most half-open flows at one time, 1 to `max_flows`.
+    pub half_open: u32,
+}
+
+impl Limits {
+    /// # Errors
+    /// [`Error::Limit`] if one is out of its range.
+    fn check(self) -> Result<()> {
+        let within = |limit, value: u32, (min, max): (u32, u32)| {
+            if (min..=max).contains(&value) {
+                return Ok(());
+            }
+            let (value, min, max) = (u64::from(value), u64::from(min), u64::from(max));
+            Err(Error::Limit {
+                limit,
+                value,
+                min,
+                max,
+            })
+        };
+        within("limits.max_flows", self.max_flows, FLOWS)?;
+        within("limits.half_open", self.half_open, (1, self.max_flows))
+    }
+
+    /// Buckets of the flow table: two entries a flow, at most 80 % of the entries in use, a power of two.
+    fn buckets(self) -> u32 {
+        let entries = u64::from(self.max_flows) * 2 * 100 / LOAD_PERCENT;
+        let buckets = entries.div_ceil(WAYS as u64).next_power_of_two();
+        u32::try_from(buckets)
+            .unwrap_or(maps::MAX_FLOW_BUCKETS)
+            .min(maps::MAX_FLOW_BUCKETS)
+    }
+}
+
+/// What loading needs to know.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// Sizes.
+    pub limits: Limits,
+    /// This node.
+    pub node: NodeId,
+    /// Key of the Maglev hash, the same on both nodes of the pair.
+    pub pair_key: [u64; 2],
+}
+
+impl Dataplane {
+    /// Loads the programs and makes all maps; attaches nothing. Until a leg is attached no packet is touched, and until
+    /// the lease cell is written every leg acts as a Standby. Takes about a second with a million flows; call it from a
+    /// thread that may block.
+    ///
+    /// # Errors
+    /// [`Error::NoObject`] in a build without eBPF; [`Error::Limit`]; [`Error::CreateMap`] and [`Error::Verifier`] with
+    /// the kernel's release and what it lacks; [`Error::MissingMap`], [`Error::MissingProgram`] and [`Error::Object`]
+    /// when the object is not of this version.
+    pub fn load(options: &Options) -> Result<Self> {
+        if OBJECT.is_empty() {
+            return Err(Error::NoObject);
+        }
+        options.limits.check()?;
+        let buckets = options.limits.buckets();
+        let mut ebpf = EbpfLoader::new()
+            .map_max_entries("FLOWS4", buckets)
+            .load(OBJECT)
+            .map_err(refused_object)?;
+        let map_bytes = ebpf.maps().filter_map(|(_, map)| memory(map)).sum();
+        for (name, program) in ebpf.programs_mut() {
+            match program {
+                Program::Xdp(program) => program.load(),
+                Program::SchedClassifier(program) => program.load(),
+                _ => Ok(()),
+            }
+            .map_err(|error| refused_program(name, error))?;
+        }
+        let (mut maps, flows) = KernelMaps::take(&mut ebpf)?;
+        for (index, name) in phase::PHASES {
+            let program = xdp(&mut ebpf, name)?;
+            let fd = program.fd().map_err(unusable)?;
+            maps.phases
+                .map
+                .set(index as u32, fd, 0)
+                .map_err(|source| Error::MapAccess {
+                    map: "PHASES",
+                    operation: "write",
+                    source: Box::new(source),
+                })?;
+        }
+        xdp(&mut ebpf, phase::MAIN)?;
+
+        let random = || {
+            sys::random_u64().map_err(|source| Error::Kernel {
+                operation: "getrandom",
+                source,
+            })
+        };
+        let node = Node {
+            flow_hash_key: [random()?, random()?],
+            pair_hash_key: options.pair_key,
+            flow_bucket_mask: buckets - 1,
+            half_open_budget: options.limits.half_open,
+            relay_to_peer: 0,
+            half_open_ticks: ticks(HALF_OPEN_NS),
+            closing_ticks: ticks(CLOSING_NS),
+            _pad: 0,
+            incarnation_base: u64::from(options.node.get()) << 56,
+            snat_shift: 0,
+        };
+        maps.node.write(0, &node);
+        let flows = FlowTable::new(flows.buckets, flows.half_open, &node);
+        Ok(Self::assemble(
+            ebpf,
+            maps,
+            flows,
+            Registry::new(options.pair_key),
+            Mirror::new(),
+            node,
+            map_bytes,
+        ))
+    }
+}
+
+/// Ticks of the flow clock, rounded up.
+fn ticks(ns: u64) -> u32 {
+    u32::try_from(ns.div_ceil(1 << maps::TICK_SHIFT)).unwrap_or(u32::MAX)
+}
+
+/// An XDP program of the object.
+pub(crate) fn xdp<'a>(ebpf: &'a mut Ebpf, name: &'static str) -> Result<&'a mut Xdp> {
+    match ebpf.program_mut(name) {
+        Some(Program::Xdp(program)) => Ok(program),
+        _ => Err(Error::MissingProgram { program: name }),
+    }
+}
+
+/// A program that cannot be used for a reason that is not the verifier's.
+pub(crate) fn unusable(error: ProgramError) -> Error {
+    Error::Object {
+        source: Box::new(error.into()),
+    }
+}
+
+fn refused_object(error: EbpfError) -> Error {
+    match error {
+        EbpfError::MapError(MapError::CreateError { name, io_error }) => Error::CreateMap {
+            map: name,
+            kernel: KernelRelease::current(),
+            feature: judge_map(&io_error),
+            source: io_error,
+        },
+        other => Error::Object {
+            source: Box::new(other),
+        },
+    }
+}
+
+fn refused_program(name: &str, error: ProgramError) -> Error {
+    match error {
+        ProgramError::LoadError {
+            io_error,
+            verifier_log,
+        } => {
+            let log = verifier_log.to_string();
+            Error::Verifier {
+                program: name.to_owned(),
+                kernel: KernelRelease::current(),
+                feature: judge_program(&io_error, &log),
+                log_tail: tail(&log),
+                source: io_error,
+            }
+        }
+        other => unusable(other),
+    }
+}
+
+/// Bytes of kernel memory a map holds, as the kernel accounts for them in the descriptor's `memlock`.
+fn memory(map: &aya::maps::Map) -> Option<u64> {
+    use aya::maps::Map;
+    let data = match map {
+        Map::Array(d)
+        | Map::HashMap(d)
+        | Map::LruHashMap(d)
+        | Map::LpmTrie(d)
+        | Map::PerCpuArray(d)
+        | Map::ProgramArray(d)
+        | Map::RingBuf(d)
+        | Map::DevMap(d) => d,
+        _ => return None,
+    };
+    let info = fs::read_to_string(format!("/proc/self/fdinfo/{}", data.fd().as_fd().as_raw_fd())).ok()?;
+    info.lines()
+        .find_map(|line| line.strip_prefix("memlock:")?.trim().parse().ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Limits, refused_object, refused_program};
+    use crate::error::Error;
+    use crate::kernel::Feature;
+    use aya::EbpfError;
+    use aya::maps::MapError;
+    use aya::programs::ProgramError;
+    use std::io;
+
+    #[test]
+    fn a_million_flows_take_a_quarter_of_a_million_buckets() {
+        let of = |max_flows| {
+            Limits {
+                max_flows,
+                half_open: 1,
+            }
+            .buckets()
+        };
+        assert_eq!(of(1_000_000), 262_144);
+        assert_eq!(of(1_000), 256);
+        for flows in [1_000, 10_000, 123_456, 5_000_000, 100_000_000] {
+            let entries = u64::from(of(flows)) * 16;
+            assert!(
+                u64::from(flows) * 2 * 10 <= entries * 8,
+                "{flows} flows in {entries} entries"
+            );
+            assert!(of(flows).is_power_of_two());
+        }
+    }
+
+    #[test]
+    fn limits_out_of_range_are_refused_by_name() {
+        for (max_flows, half_open, limit) in [
+            (999, 1, "limits.max_flows"),
+            (100_000_001, 1, "limits.max_flows"),
+            (1_000, 1_001, "limits.half_open"),
+        ] {
+            let error = Limits { max_flows, half_open }.check().unwrap_err();
+            assert!(
+                matches!(error, Error::Limit { limit: l, .. } if l == limit),
+                "{error}"
+            );
+        }
+        assert!(
+            Limits {
+                max_flows: 1_000,
+                half_open: 1_000
+            }
+            .check()
+            .is_ok()
+        );
+    }
+
+    #[test]
+    fn b141_a_refused_map_or_program_names_itself_the_kernel_and_the_feature() {
+        let io_error = io::Error::from_raw_os_error(libc::EPERM);
+        let error = refused_object(EbpfError::MapError(MapError::CreateError {
+            name: "FLOWS4".into(),
+            io_error,
+        }));
+        let Error::CreateMap {
+            map, kernel, feature, ..
+        } = &error
+        else {
+            panic!("{error}")
+        };
+        assert_eq!((map.as_str(), *feature), ("FLOWS4", Feature::Permission));
+        assert!(error.to_string().contains(&kernel.to_string()), "{error}");
+        let other = refused_program("onearm_xdp", ProgramError::UnexpectedProgramType);
+        assert!(matches!(other, Error::Object { .. }));
+    }
+}

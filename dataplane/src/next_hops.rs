@@ -1,0 +1,97 @@
+//! Legs, routes and neighbours as the daemon sees them in the kernel, mirrored into the maps.
+//!
+//! `NEXT_HOPS` has an entry for each neighbour and one for each server address. Flows refer to entries, so an entry
+//! stays what it is for as long as a flow may name it, and is *repaired* when a route or a MAC changes: the flows follow.
+
+mod mirror;
+
+pub(crate) use mirror::{HopKey, Mirror, Sink};
+
+use std::net::Ipv4Addr;
+
+use ipnet::Ipv4Net;
+use onearm_types::GroupId;
+
+/// An Ethernet address.
+pub type Mac = [u8; 6];
+
+/// A leg as it is now. Changes when the interface is made anew (its index), or the peer is heard of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LegSpec {
+    /// Index of the leg in the node's configuration, 0 to 63.
+    pub id: u8,
+    /// Kernel interface index.
+    pub ifindex: u32,
+    /// VLAN id, 1 to 4,094; `None` = untagged.
+    pub vlan: Option<u16>,
+    /// MAC of the interface.
+    pub mac: Mac,
+    /// The node's own address on the leg.
+    pub addr: Option<Ipv4Addr>,
+    /// Ownership group whose lease guards the leg.
+    pub group: GroupId,
+    /// MAC of the peer's leg, once it has been heard.
+    pub peer_mac: Option<Mac>,
+}
+
+/// Routes and neighbours of all legs: always the whole of them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NextHops {
+    /// On-link addresses.
+    pub neighbours: Vec<Neighbour>,
+    /// Routes over legs, and the node's own addresses.
+    pub routes: Vec<RouteSpec>,
+}
+
+/// An on-link address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Neighbour {
+    /// Leg.
+    pub leg: u8,
+    /// Address.
+    pub addr: Ipv4Addr,
+    /// MAC in any state that has one (STALE too); `None` = not resolved.
+    pub mac: Option<Mac>,
+}
+
+/// A route.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RouteSpec {
+    /// Destination; each once.
+    pub prefix: Ipv4Net,
+    /// How to get there.
+    pub via: Via,
+}
+
+/// How a destination is reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Via {
+    /// It is a neighbour on the leg.
+    OnLink {
+        /// Leg.
+        leg: u8,
+    },
+    /// Through a router on the leg.
+    Gateway {
+        /// Leg.
+        leg: u8,
+        /// The router's address.
+        addr: Ipv4Addr,
+    },
+    /// It is an address of this node: its packets are the kernel's.
+    Local,
+}
+
+/// What did not fit when next hops were mirrored. All zero: everything is there.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct NextHopsReport {
+    /// Neighbours left out because no index was free.
+    pub neighbours_left_out: usize,
+    /// Routes left out because the map is full.
+    pub routes_left_out: usize,
+    /// Words and entries written.
+    pub writes: usize,
+}
+
+#[cfg(test)]
+mod tests;

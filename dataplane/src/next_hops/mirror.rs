@@ -1,0 +1,316 @@
+//! What is in the maps, what should be, and the fewest writes from one to the other.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::Ipv4Addr;
+
+use ipnet::Ipv4Net;
+use onearm_dataplane_common::maps::{
+    self, Leg, LegKey, MAX_NEXT_HOPS, MAX_ROUTES, NeighbourKey, NextHop, Route,
+};
+
+use super::{LegSpec, Mac, Neighbour, NextHops, NextHopsReport, RouteSpec, Via};
+use crate::error::Result;
+use crate::identity::Identities;
+use crate::tables::addr4;
+
+/// What an entry of `NEXT_HOPS` leads to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) enum HopKey {
+    /// A server, by whatever way the routes say.
+    Server(Ipv4Addr),
+    /// A neighbour on a leg.
+    Neighbour(u8, Ipv4Addr),
+}
+
+/// The maps, as far as next hops need them.
+pub(crate) trait Sink {
+    /// Writes one 8-byte word of entry `index` of `NEXT_HOPS`.
+    fn next_hop_word(&mut self, index: u32, word: usize, value: u64);
+    fn set_neighbour(&mut self, key: NeighbourKey, index: u32) -> Result<()>;
+    fn remove_neighbour(&mut self, key: NeighbourKey) -> Result<()>;
+    fn set_route(&mut self, prefix: Ipv4Net, route: Route) -> Result<()>;
+    fn remove_route(&mut self, prefix: Ipv4Net) -> Result<()>;
+    fn set_leg(&mut self, key: LegKey, leg: Leg) -> Result<()>;
+    fn remove_leg(&mut self, key: LegKey) -> Result<()>;
+    fn set_port(&mut self, leg: u8, ifindex: u32) -> Result<()>;
+    fn remove_port(&mut self, leg: u8) -> Result<()>;
+}
+
+/// The mirror: what is wanted, and exactly what has been written. A call that fails half-way leaves the two apart, and the
+/// next one goes on from there.
+#[derive(Debug)]
+pub(crate) struct Mirror {
+    pub(crate) ids: Identities<HopKey>,
+    legs: BTreeMap<u8, LegSpec>,
+    neighbours: BTreeMap<(u8, Ipv4Addr), Option<Mac>>,
+    routes: BTreeMap<Ipv4Net, Via>,
+    /// Prefix lengths that occur in `routes`.
+    lengths: BTreeSet<u8>,
+    in_hops: BTreeMap<u32, NextHop>,
+    in_neighbours: BTreeMap<(u8, Ipv4Addr), u32>,
+    in_routes: BTreeMap<Ipv4Net, Route>,
+    in_legs: BTreeMap<(u32, u16), Leg>,
+    in_ports: BTreeMap<u8, u32>,
+}
+
+/// Entry 0 is never valid, so that an index nobody has set leads nowhere.
+const FIRST_HOP: u32 = 1;
+/// `MAX_ROUTES` as a count.
+const ROUTES: usize = MAX_ROUTES as usize;
+
+impl Mirror {
+    pub(crate) fn new() -> Self {
+        Self {
+            ids: Identities::new(FIRST_HOP, MAX_NEXT_HOPS),
+            legs: BTreeMap::new(),
+            neighbours: BTreeMap::new(),
+            routes: BTreeMap::new(),
+            lengths: BTreeSet::new(),
+            in_hops: BTreeMap::new(),
+            in_neighbours: BTreeMap::new(),
+            in_routes: BTreeMap::new(),
+            in_legs: BTreeMap::new(),
+            in_ports: BTreeMap::new(),
+        }
+    }
+
+    /// Takes over new routes and neighbours and writes what differs.
+    pub(crate) fn set(&mut self, wanted: &NextHops, sink: &mut impl Sink) -> Result<NextHopsReport> {
+        self.neighbours = (wanted.neighbours.iter())
+            .map(|n: &Neighbour| ((n.leg, n.addr), n.mac))
+            .collect();
+        self.routes = wanted
+            .routes
+            .iter()
+            .map(|r: &RouteSpec| (r.prefix.trunc(), r.via))
+            .collect();
+        self.lengths = self.routes.keys().map(Ipv4Net::prefix_len).collect();
+        self.ids.retain(|key| match key {
+            HopKey::Server(_) => true,
+            HopKey::Neighbour(leg, addr) => self.neighbours.contains_key(&(*leg, *addr)),
+        });
+        self.write(sink)
+    }
+
+    /// Takes over legs and writes what differs, next hops over them included.
+    pub(crate) fn set_legs(&mut self, legs: &[LegSpec], sink: &mut impl Sink) -> Result<NextHopsReport> {
+        self.legs = legs.iter().map(|leg| (leg.id, *leg)).collect();
+        let wanted: BTreeMap<(u32, u16), Leg> = legs.iter().map(leg_entry).collect();
+        let mut writes = 0;
+        for leg in legs {
+            if self.in_ports.get(&leg.id) != Some(&leg.ifindex) {
+                sink.set_port(leg.id, leg.ifindex)?;
+                self.in_ports.insert(leg.id, leg.ifindex);
+                writes += 1;
+            }
+        }
+        for (key, leg) in &wanted {
+            if self.in_legs.get(key) != Some(leg) {
+                sink.set_leg(leg_key(*key), *leg)?;
+                self.in_legs.insert(*key, *leg);
+                writes += 1;
+            }
+        }
+        // Next hops before the ports of legs that are gone.
+        let mut report = self.write(sink)?;
+        for key in surplus(&self.in_legs, &wanted) {
+            sink.remove_leg(leg_key(key))?;
+            self.in_legs.remove(&key);
+            writes += 1;
+        }
+        let gone: Vec<u8> = self
+            .in_ports
+            .keys()
+            .filter(|id| !self.legs.contains_key(id))
+            .copied()
+            .collect();
+        for id in gone {
+            sink.remove_port(id)?;
+            self.in_ports.remove(&id);
+            writes += 1;
+        }
+        report.writes += writes;
+        Ok(report)
+    }
+
+    /// Legs as set last.
+    pub(crate) fn legs(&self) -> impl Iterator<Item = &LegSpec> {
+        self.legs.values()
+    }
+
+    /// Writes what differs: next hops first, then what leads to them; what no longer should goes in the reverse order.
+    pub(crate) fn write(&mut self, sink: &mut impl Sink) -> Result<NextHopsReport> {
+        let mut report = NextHopsReport::default();
+        let mut leading: BTreeMap<(u8, Ipv4Addr), u32> = BTreeMap::new();
+        for key in self.neighbours.keys() {
+            match self.ids.take(&HopKey::Neighbour(key.0, key.1)) {
+                Some(index) => drop(leading.insert(*key, index)),
+                None => report.neighbours_left_out += 1,
+            }
+        }
+        // Those of removed servers too: their flows go on.
+        let hops: BTreeMap<u32, NextHop> = self
+            .ids
+            .known()
+            .map(|(key, index)| (index, self.hop(*key)))
+            .collect();
+        for (index, hop) in &hops {
+            report.writes += self.write_hop(*index, *hop, sink);
+        }
+        for (key, index) in &leading {
+            if self.in_neighbours.get(key) != Some(index) {
+                sink.set_neighbour(neighbour_key(*key), *index)?;
+                self.in_neighbours.insert(*key, *index);
+                report.writes += 1;
+            }
+        }
+        let routes: BTreeMap<Ipv4Net, Route> = self
+            .routes
+            .iter()
+            .take(ROUTES)
+            .map(|(prefix, via)| (*prefix, route(*via)))
+            .collect();
+        report.routes_left_out = self.routes.len() - routes.len();
+        for prefix in surplus(&self.in_routes, &routes) {
+            sink.remove_route(prefix)?;
+            self.in_routes.remove(&prefix);
+            report.writes += 1;
+        }
+        for (prefix, route) in &routes {
+            if self.in_routes.get(prefix) != Some(route) {
+                sink.set_route(*prefix, *route)?;
+                self.in_routes.insert(*prefix, *route);
+                report.writes += 1;
+            }
+        }
+        for key in surplus(&self.in_neighbours, &leading) {
+            sink.remove_neighbour(neighbour_key(key))?;
+            self.in_neighbours.remove(&key);
+            report.writes += 1;
+        }
+        for index in surplus(&self.in_hops, &hops) {
+            report.writes += self.write_hop(index, NextHop::default(), sink);
+        }
+        Ok(report)
+    }
+
+    /// Brings one entry of `NEXT_HOPS` to `hop`, at no moment a mixture of two ways; returns the words written.
+    fn write_hop(&mut self, index: u32, hop: NextHop, sink: &mut impl Sink) -> usize {
+        let old = self.in_hops.get(&index).copied().unwrap_or_default();
+        if old == hop {
+            return 0;
+        }
+        let (old_words, words) = (words(&old), words(&hop));
+        let mut writes = 0;
+        let mut store = |word: usize, value: u64| {
+            sink.next_hop_word(index, word, value);
+            writes += 1;
+        };
+        if old_words[1] == words[1] {
+            store(0, words[0]);
+        } else {
+            if old.valid != 0 {
+                // Another way, or none: nobody may see the new MAC with the old interface.
+                store(1, self::words(&NextHop { valid: 0, ..old })[1]);
+            }
+            if old_words[0] != words[0] {
+                store(0, words[0]);
+            }
+            store(1, words[1]);
+        }
+        if hop == NextHop::default() {
+            self.in_hops.remove(&index);
+        } else {
+            self.in_hops.insert(index, hop);
+        }
+        writes
+    }
+
+    /// The entry a next hop should have.
+    fn hop(&self, key: HopKey) -> NextHop {
+        let (leg, addr) = match key {
+            HopKey::Neighbour(leg, addr) => (leg, addr),
+            HopKey::Server(server) => match self.via(server) {
+                Some(Via::OnLink { leg }) => (leg, server),
+                Some(Via::Gateway { leg, addr }) => (leg, addr),
+                Some(Via::Local) | None => return NextHop::default(),
+            },
+        };
+        let mac = self.neighbours.get(&(leg, addr)).copied().flatten();
+        match (self.legs.get(&leg), mac) {
+            (Some(leg), Some(mac)) => NextHop {
+                mac,
+                vlan: leg.vlan.unwrap_or_default(),
+                ifindex: leg.ifindex,
+                leg: leg.id,
+                valid: 1,
+                _pad: 0,
+            },
+            _ => NextHop::default(),
+        }
+    }
+
+    /// The longest prefix an address is in.
+    fn via(&self, addr: Ipv4Addr) -> Option<Via> {
+        self.lengths.iter().rev().find_map(|len| {
+            let prefix = Ipv4Net::new(addr, *len).ok()?.trunc();
+            self.routes.get(&prefix).copied()
+        })
+    }
+}
+
+fn surplus<K: Ord + Copy, A, B>(have: &BTreeMap<K, A>, want: &BTreeMap<K, B>) -> Vec<K> {
+    have.keys()
+        .filter(|key| !want.contains_key(key))
+        .copied()
+        .collect()
+}
+
+/// The two words of an entry: MAC and VLAN, then interface, leg and validity.
+fn words(hop: &NextHop) -> [u64; 2] {
+    [crate::mapping::word_of(hop, 0), crate::mapping::word_of(hop, 1)]
+}
+
+fn route(via: Via) -> Route {
+    match via {
+        Via::OnLink { leg } => Route {
+            gateway: 0,
+            leg: u32::from(leg),
+        },
+        Via::Gateway { leg, addr } => Route {
+            gateway: addr4(addr),
+            leg: u32::from(leg),
+        },
+        Via::Local => Route {
+            gateway: 0,
+            leg: maps::LOCAL_LEG,
+        },
+    }
+}
+
+fn neighbour_key((leg, addr): (u8, Ipv4Addr)) -> NeighbourKey {
+    NeighbourKey {
+        addr: addr4(addr),
+        leg: u32::from(leg),
+    }
+}
+
+fn leg_key((ifindex, vlan): (u32, u16)) -> LegKey {
+    LegKey {
+        ifindex,
+        vlan,
+        _pad: 0,
+    }
+}
+
+fn leg_entry(leg: &LegSpec) -> ((u32, u16), Leg) {
+    let value = Leg {
+        mac: leg.mac,
+        id: leg.id,
+        group: u8::try_from(leg.group.index()).unwrap_or_default(),
+        addr: leg.addr.map_or(0, addr4),
+        peer_mac: leg.peer_mac.unwrap_or_default(),
+        _pad: 0,
+    };
+    ((leg.ifindex, leg.vlan.unwrap_or_default()), value)
+}

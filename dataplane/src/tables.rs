@@ -1,0 +1,205 @@
+//! The desired state in dataplane terms: plain data, compiled into the slot of the maps that is not in force.
+
+mod check;
+mod compile;
+mod error;
+mod ports;
+
+pub use error::TablesError;
+
+pub(crate) use compile::{Compiled, Entry, Image, Registry, Rescheduled, ServiceState, addr4, compile};
+
+use std::net::Ipv4Addr;
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+use ipnet::Ipv4Net;
+use onearm_types::GroupId;
+use serde::{Deserialize, Serialize};
+
+/// Everything one generation of the configuration asks of the dataplane. Legs, routes and neighbours are not in here:
+/// they belong to the node (`Dataplane::set_legs`, `Dataplane::set_next_hops`).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Tables {
+    /// Addresses the pair owns: service VIPs, gateway addresses, SNAT sources. Each once, kinds or-ed.
+    pub owned: Vec<OwnedAddress>,
+    /// Services. At most 4,096.
+    pub services: Vec<ServiceSpec>,
+    /// Networks whose hosts use a gateway address as default route: frames from them are transit.
+    pub server_networks: Vec<ServerNetwork>,
+    /// Hosts that talk to servers directly: their traffic with servers is not treated as leaked replies.
+    pub direct: Vec<Ipv4Net>,
+    /// Prefixes connected to a leg: two addresses in the same one reach each other without a router (hairpin).
+    pub connected: Vec<Ipv4Net>,
+    /// Ports of owned addresses that **either** node may use as source: never refused. Each address once.
+    pub snat_ranges: Vec<SnatRangeSpec>,
+}
+
+/// What an owned address is used for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OwnedKinds {
+    /// A service VIP.
+    pub service: bool,
+    /// A gateway address.
+    pub gateway: bool,
+    /// A source of translated requests.
+    pub snat: bool,
+}
+
+/// An address of the pair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OwnedAddress {
+    /// The address.
+    pub addr: Ipv4Addr,
+    /// Uses.
+    pub kinds: OwnedKinds,
+    /// Leg on which ARP for it is answered.
+    pub leg: u8,
+    /// Ownership group.
+    pub group: GroupId,
+}
+
+/// Transport protocol of a service.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Protocol {
+    /// TCP.
+    Tcp,
+    /// UDP.
+    Udp,
+}
+
+impl Protocol {
+    /// IP protocol number.
+    pub const fn number(self) -> u8 {
+        match self {
+            Self::Tcp => 6,
+            Self::Udp => 17,
+        }
+    }
+}
+
+/// How packets of a service are rewritten.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Mode {
+    /// Source and destination rewritten.
+    BothNat,
+    /// Destination rewritten; servers answer through the gateway address.
+    Dnat,
+}
+
+/// How a server is chosen for a new flow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Scheduler {
+    /// Weighted Maglev hashing of client and VIP.
+    Maglev,
+    /// Weighted round robin.
+    Wrr,
+}
+
+/// When a `dnat` service treats a flow as Both-NAT because the server would answer the client directly.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Hairpin {
+    /// Never.
+    Off,
+    /// When client and chosen server are in the same connected prefix, or are the same address.
+    Auto,
+    /// When the client is in one of these prefixes.
+    Listed(Vec<Ipv4Net>),
+}
+
+/// A service. Its identity over generations is its name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServiceSpec {
+    /// Identity: unique, kept while the service is the same to its users (its counters and flows follow the name).
+    pub name: String,
+    /// The address clients call.
+    pub vip: Ipv4Addr,
+    /// Protocol.
+    pub protocol: Protocol,
+    /// Ports, 1 to 65,535; ranges are inclusive. All of them are one affinity.
+    pub ports: Vec<RangeInclusive<u16>>,
+    /// Rewriting.
+    pub mode: Mode,
+    /// Scheduler.
+    pub scheduler: Scheduler,
+    /// Hairpin; looked at for [`Mode::Dnat`] only.
+    pub hairpin: Hairpin,
+    /// Ownership group.
+    pub group: GroupId,
+    /// Source addresses with **this node's** half of their ports. Needed for Both-NAT and hairpin.
+    pub snat: Vec<SnatPoolSpec>,
+    /// Idle time-out of established flows (TCP) or of flows with replies (UDP). At most nine years.
+    pub idle_timeout: Duration,
+    /// Servers, at most 256.
+    pub servers: Vec<ServerSpec>,
+}
+
+/// A server of a service. Its identity within the service is address and port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ServerSpec {
+    /// Identity.
+    pub id: ServerId,
+    /// Share of new flows relative to the service's other servers; 0 = drained.
+    pub weight: u16,
+    /// Healthy: takes new flows.
+    pub up: bool,
+}
+
+/// Identity of a server within its service.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct ServerId {
+    /// Address.
+    pub addr: Ipv4Addr,
+    /// Port; 0 = the port the client called.
+    pub port: u16,
+}
+
+/// A source address with a range of ports, inclusive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SnatPoolSpec {
+    /// The address; owned.
+    pub addr: Ipv4Addr,
+    /// First port, at least 1.
+    pub first: u16,
+    /// Last port, at least `first`.
+    pub last: u16,
+}
+
+/// Ports of an owned address that either node may use as source, inclusive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SnatRangeSpec {
+    /// The address; owned.
+    pub addr: Ipv4Addr,
+    /// First port, at least 1.
+    pub first: u16,
+    /// Last port, at least `first`.
+    pub last: u16,
+}
+
+/// A network of servers behind a gateway address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ServerNetwork {
+    /// The network.
+    pub network: Ipv4Net,
+    /// The gateway address its hosts use: source of ICMP errors to them.
+    pub gateway: Ipv4Addr,
+}
+
+/// A change of one server between two generations.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServerChange {
+    /// Service by name.
+    pub service: String,
+    /// Server.
+    pub server: ServerId,
+    /// New weight, if it changes.
+    pub weight: Option<u16>,
+    /// New health, if it changes.
+    pub up: Option<bool>,
+}
+
+#[cfg(test)]
+mod tests;

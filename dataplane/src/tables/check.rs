@@ -1,0 +1,214 @@
+//! What must hold of tables before anything is built from them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::Ipv4Addr;
+use std::time::Duration;
+
+use ipnet::Ipv4Net;
+use onearm_dataplane_common::maps;
+
+use super::{Hairpin, Protocol, ServiceSpec, Tables, TablesError};
+
+pub(super) type Result<T> = std::result::Result<T, TablesError>;
+
+/// Ticks of the flow clock in a duration, rounded up; at least 1.
+pub(super) fn ticks(timeout: Duration) -> Option<u32> {
+    let ticks = timeout.as_nanos().div_ceil(1 << maps::TICK_SHIFT);
+    // Half the clock's range, so that differences keep their sign.
+    u32::try_from(ticks)
+        .ok()
+        .filter(|ticks| (1..1 << 31).contains(ticks))
+}
+
+pub(super) fn tables(tables: &Tables) -> Result<()> {
+    at_most("owned addresses", tables.owned.len(), maps::MAX_OWNED)?;
+    at_most("services", tables.services.len(), maps::MAX_SERVICES)?;
+    at_most(
+        "servers",
+        tables.services.iter().map(|s| s.servers.len()).sum(),
+        maps::MAX_SERVERS,
+    )?;
+    at_most(
+        "SNAT pools",
+        tables.services.iter().map(|s| s.snat.len()).sum(),
+        maps::MAX_SNAT_POOLS,
+    )?;
+    // Both slots share a trie.
+    at_most(
+        "connected prefixes",
+        tables.connected.len(),
+        maps::MAX_PREFIXES / maps::SLOTS,
+    )?;
+    at_most(
+        "server networks",
+        tables.server_networks.len(),
+        maps::MAX_PREFIXES / maps::SLOTS,
+    )?;
+    at_most(
+        "direct prefixes",
+        tables.direct.len(),
+        maps::MAX_PREFIXES / maps::SLOTS,
+    )?;
+    let listed = tables.services.iter().map(|s| match &s.hairpin {
+        Hairpin::Listed(prefixes) => prefixes.len(),
+        Hairpin::Off | Hairpin::Auto => 0,
+    });
+    at_most(
+        "hairpin prefixes",
+        listed.sum(),
+        maps::MAX_HAIRPIN_PREFIXES / maps::SLOTS,
+    )?;
+
+    once("owned address", tables.owned.iter().map(|o| o.addr))?;
+    once("SNAT range of", tables.snat_ranges.iter().map(|r| r.addr))?;
+    prefixes_once("connected prefix", tables.connected.iter())?;
+    prefixes_once("direct prefix", tables.direct.iter())?;
+    prefixes_once(
+        "server network",
+        tables.server_networks.iter().map(|n| &n.network),
+    )?;
+
+    let owned: BTreeSet<Ipv4Addr> = tables.owned.iter().map(|o| o.addr).collect();
+    let is_owned = |what, addr| {
+        if owned.contains(&addr) {
+            Ok(())
+        } else {
+            Err(TablesError::NotOwned { what, addr })
+        }
+    };
+    for range in &tables.snat_ranges {
+        is_owned("SNAT range", range.addr)?;
+        source_ports(range.addr, range.first, range.last)?;
+    }
+    for network in &tables.server_networks {
+        is_owned("gateway", network.gateway)?;
+    }
+    let mut names = BTreeSet::new();
+    for service in &tables.services {
+        if !names.insert(service.name.as_str()) {
+            return Err(TablesError::DuplicateService {
+                name: service.name.clone(),
+            });
+        }
+        is_owned("service VIP", service.vip)?;
+        for pool in &service.snat {
+            is_owned("SNAT source", pool.addr)?;
+            source_ports(pool.addr, pool.first, pool.last)?;
+        }
+        self::service(service)?;
+    }
+    ports_apart(&tables.services)
+}
+
+fn at_most(what: &'static str, count: usize, max: u32) -> Result<()> {
+    let max = max as usize;
+    if count > max {
+        Err(TablesError::TooMany { what, count, max })
+    } else {
+        Ok(())
+    }
+}
+
+fn once(what: &'static str, addresses: impl Iterator<Item = Ipv4Addr>) -> Result<()> {
+    let mut seen = BTreeSet::new();
+    for addr in addresses {
+        if !seen.insert(addr) {
+            return Err(TablesError::DuplicateAddress { what, addr });
+        }
+    }
+    Ok(())
+}
+
+fn prefixes_once<'a>(list: &'static str, prefixes: impl Iterator<Item = &'a Ipv4Net>) -> Result<()> {
+    let mut seen = BTreeSet::new();
+    for prefix in prefixes {
+        if !seen.insert(prefix.trunc()) {
+            return Err(TablesError::DuplicatePrefix {
+                list,
+                prefix: *prefix,
+            });
+        }
+    }
+    Ok(())
+}
+
+fn source_ports(addr: Ipv4Addr, first: u16, last: u16) -> Result<()> {
+    if first == 0 || first > last {
+        return Err(TablesError::BadSourcePorts { addr, first, last });
+    }
+    Ok(())
+}
+
+fn service(service: &ServiceSpec) -> Result<()> {
+    at_most(
+        "servers of one service",
+        service.servers.len(),
+        maps::MAX_SERVERS_PER_SERVICE,
+    )?;
+    if service.ports.is_empty() {
+        return Err(TablesError::BadPorts {
+            service: service.name.clone(),
+            first: 0,
+            last: 0,
+        });
+    }
+    for range in &service.ports {
+        let (first, last) = (*range.start(), *range.end());
+        if first == 0 || first > last {
+            return Err(TablesError::BadPorts {
+                service: service.name.clone(),
+                first,
+                last,
+            });
+        }
+    }
+    if ticks(service.idle_timeout).is_none() {
+        return Err(TablesError::BadTimeout {
+            service: service.name.clone(),
+        });
+    }
+    if let Hairpin::Listed(prefixes) = &service.hairpin {
+        prefixes_once("hairpin prefix", prefixes.iter())?;
+    }
+    let mut seen = BTreeSet::new();
+    for server in &service.servers {
+        if !seen.insert(server.id) {
+            return Err(TablesError::DuplicateServer {
+                service: service.name.clone(),
+                server: server.id,
+            });
+        }
+    }
+    Ok(())
+}
+
+/// No port of a VIP and protocol is wanted twice.
+fn ports_apart(services: &[ServiceSpec]) -> Result<()> {
+    let mut by_vip: BTreeMap<(Ipv4Addr, Protocol), Vec<(u16, u16, &str)>> = BTreeMap::new();
+    for service in services {
+        let ranges = by_vip.entry((service.vip, service.protocol)).or_default();
+        ranges.extend(
+            service
+                .ports
+                .iter()
+                .map(|r| (*r.start(), *r.end(), service.name.as_str())),
+        );
+    }
+    for ((vip, protocol), mut ranges) in by_vip {
+        ranges.sort_unstable();
+        for pair in ranges.windows(2) {
+            let ((_, last, one), (port, _, other)) = (pair[0], pair[1]);
+            if port <= last {
+                let (one, other) = (one.to_owned(), other.to_owned());
+                return Err(TablesError::PortTaken {
+                    one,
+                    other,
+                    vip,
+                    protocol,
+                    port,
+                });
+            }
+        }
+    }
+    Ok(())
+}

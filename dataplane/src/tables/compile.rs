@@ -1,0 +1,541 @@
+//! From plain tables to map entries: pure, with a registry of what must stay stable over generations.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::Ipv4Addr;
+
+use ipnet::Ipv4Net;
+use onearm_dataplane_common::maps::{
+    self, Addr4, EndpointKey, Owned, OwnedKey, ScopedPrefix, Server, Service, ServiceKey, SnatPool, SnatRange,
+};
+
+use super::check::{self, Result};
+use super::ports::blocks;
+use super::{
+    Hairpin, Mode, OwnedKinds, Protocol, Scheduler, ServerChange, ServerId, ServerSpec, ServiceSpec, Tables,
+    TablesError,
+};
+use crate::identity::{Identities, IndexSet};
+use crate::next_hops::HopKey;
+use crate::sched_space::{Region, SchedSpace};
+use crate::schedule::{Candidate, maglev, wrr};
+
+/// Index of the next hop that never resolves: a server there has no index of its own.
+const FIRST_SERVER: u32 = 1;
+
+/// An address as it stands in the packet.
+pub(crate) fn addr4(addr: Ipv4Addr) -> Addr4 {
+    u32::from_ne_bytes(addr.octets())
+}
+
+/// What stays the same from one generation to the next. Cloned for a compilation and replaced when that is in force.
+#[derive(Clone, Debug)]
+pub(crate) struct Registry {
+    /// Key of Maglev's permutations, the pair's.
+    key: [u64; 2],
+    services: BTreeMap<String, ServiceState>,
+    service_ids: Identities<String>,
+    server_ids: Identities<(u32, ServerId)>,
+    /// Ids of connected prefixes, from 1; kept for ever.
+    nets: BTreeMap<Ipv4Net, u16>,
+    /// Connected prefixes of the generation in force.
+    connected: BTreeMap<Ipv4Net, u16>,
+    space: SchedSpace,
+    /// Regions replaced by a change of health or weight, free after the next grace period.
+    limbo: Vec<Region>,
+}
+
+/// A service in force.
+#[derive(Clone, Debug)]
+pub(crate) struct ServiceState {
+    /// Index into `SERVICE`, `SERVICE_STATS` and `WRR`.
+    pub(crate) index: u32,
+    /// As configured, with weights and health as changed since.
+    pub(crate) spec: ServiceSpec,
+    /// Indexes into `SERVERS`, in the order of the configuration.
+    pub(crate) servers: Vec<u32>,
+    table: Region,
+}
+
+/// An entry of a map whose keys name the slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Entry {
+    Owned(OwnedKey, Owned),
+    SnatRange(OwnedKey, SnatRange),
+    /// Prefix length, key, service index.
+    Port(u32, ServiceKey, u32),
+    /// Prefix length, key, id of the prefix.
+    Connected(u32, ScopedPrefix, u32),
+    /// Prefix length, key, gateway address.
+    ServerNetwork(u32, ScopedPrefix, Addr4),
+    /// Prefix length, key.
+    Direct(u32, ScopedPrefix),
+    /// Prefix length, key.
+    Hairpin(u32, ScopedPrefix),
+    Endpoint(EndpointKey),
+}
+
+/// What is written for one generation before it is switched to.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Image {
+    /// Keyed entries; removed one by one when the slot is swept.
+    pub(crate) entries: Vec<Entry>,
+    /// (service index, value) of array `SERVICE`, without slot.
+    pub(crate) services: Vec<(u32, Service)>,
+    /// Array `SNAT_POOLS` from its start, without slot.
+    pub(crate) pools: Vec<SnatPool>,
+    /// Scheduler tables that are not in the map yet.
+    pub(crate) schedules: Vec<(Region, Vec<u16>)>,
+}
+
+/// A generation ready to be written.
+#[derive(Debug)]
+pub(crate) struct Compiled {
+    pub(crate) registry: Registry,
+    pub(crate) hops: Identities<HopKey>,
+    pub(crate) image: Image,
+    /// (server index, value): everything configured, written before the switch if new and after it if changed.
+    pub(crate) servers: Vec<(u32, Server)>,
+    /// Servers of the generation before that are no longer configured.
+    pub(crate) gone: Vec<u32>,
+    /// Tables of the generation before, free after the grace period.
+    pub(crate) unused: Vec<Region>,
+}
+
+/// What a change of servers asks to be written: new table first, then the word of the service, then the flags.
+#[derive(Debug, Default)]
+pub(crate) struct Rescheduled {
+    pub(crate) schedules: Vec<(Region, Vec<u16>)>,
+    /// (service index, value of `Service::table`).
+    pub(crate) tables: Vec<(u32, u64)>,
+    /// (server index, up).
+    pub(crate) servers: Vec<(u32, bool)>,
+}
+
+/// Builds everything one generation needs in `slot`.
+///
+/// # Errors
+/// Whatever is wrong with the tables, or that they do not fit.
+pub(crate) fn compile(
+    registry: &Registry,
+    hops: &Identities<HopKey>,
+    tables: &Tables,
+    slot: u8,
+    most_endpoints: u32,
+) -> Result<Compiled> {
+    check::tables(tables)?;
+    let mut new = registry.clone();
+    let mut hops = hops.clone();
+    let mut image = Image::default();
+    new.connect(&tables.connected)?;
+    prefixes(&new, tables, slot, &mut image);
+
+    let names: BTreeSet<&str> = tables.services.iter().map(|s| s.name.as_str()).collect();
+    new.service_ids.retain(|name| names.contains(name.as_str()));
+    let mut states = BTreeMap::new();
+    let mut wanted = BTreeSet::new();
+    for spec in &tables.services {
+        let retired = new.service_ids.retired();
+        let index = new.service_ids.take(&spec.name).ok_or(TablesError::NoIndex {
+            what: "service",
+            retired,
+        })?;
+        wanted.extend(spec.servers.iter().map(|s| (index, s.id)));
+        states.insert(spec.name.clone(), (index, spec));
+    }
+    let gone = new.server_ids.retain(|id| wanted.contains(id));
+    let addresses: BTreeSet<Ipv4Addr> = wanted.iter().map(|(_, id)| id.addr).collect();
+    hops.retain(|key| !matches!(key, HopKey::Server(addr) if !addresses.contains(addr)));
+
+    let mut servers = Vec::new();
+    let mut services = BTreeMap::new();
+    for (name, (index, spec)) in states {
+        let state = new.service(index, spec, registry.services.get(&name), &mut image)?;
+        for (server, at) in spec.servers.iter().zip(&state.servers) {
+            let retired = hops.retired();
+            let hop = hops
+                .take(&HopKey::Server(server.id.addr))
+                .ok_or(TablesError::NoIndex {
+                    what: "next hop",
+                    retired,
+                })?;
+            servers.push((*at, new.server(server, hop)));
+        }
+        entries_of(&state, slot, &mut image);
+        services.insert(name, state);
+    }
+    let kept: BTreeSet<u64> = services.values().map(|s| s.table.table()).collect();
+    let unused = (registry.services.values().map(|s| s.table))
+        .filter(|table| !kept.contains(&table.table()))
+        .collect();
+    new.services = services;
+    endpoints(tables, slot, most_endpoints, &mut image)?;
+    Ok(Compiled {
+        registry: new,
+        hops,
+        image,
+        servers,
+        gone,
+        unused,
+    })
+}
+
+impl Registry {
+    pub(crate) fn new(key: [u64; 2]) -> Self {
+        Self {
+            key,
+            services: BTreeMap::new(),
+            service_ids: Identities::new(0, maps::MAX_SERVICES),
+            server_ids: Identities::new(FIRST_SERVER, maps::SERVER_INDEXES),
+            nets: BTreeMap::new(),
+            connected: BTreeMap::new(),
+            space: SchedSpace::new(maps::SCHED_WORDS),
+            limbo: Vec::new(),
+        }
+    }
+
+    /// Services in force by name.
+    pub(crate) fn services(&self) -> &BTreeMap<String, ServiceState> {
+        &self.services
+    }
+
+    /// Name of the service whose flows carry this stats index, if it is configured.
+    pub(crate) fn service_named(&self, index: u32) -> Option<&str> {
+        self.services
+            .values()
+            .find(|s| s.index == index)
+            .map(|s| s.spec.name.as_str())
+    }
+
+    /// Takes over ids for connected prefixes.
+    fn connect(&mut self, prefixes: &[Ipv4Net]) -> Result<()> {
+        self.connected.clear();
+        for prefix in prefixes {
+            let prefix = prefix.trunc();
+            let next = u16::try_from(self.nets.len() + 1).ok();
+            let id = match (self.nets.get(&prefix), next) {
+                (Some(id), _) => *id,
+                (None, Some(id)) => id,
+                (None, None) => {
+                    return Err(TablesError::TooMany {
+                        what: "connected prefixes since start",
+                        count: self.nets.len() + 1,
+                        max: usize::from(u16::MAX),
+                    });
+                }
+            };
+            self.nets.insert(prefix, id);
+            self.connected.insert(prefix, id);
+        }
+        Ok(())
+    }
+
+    /// Id of the longest connected prefix an address is in; 0 = none.
+    fn net(&self, addr: Ipv4Addr) -> u16 {
+        let of = self.connected.iter().filter(|(prefix, _)| prefix.contains(&addr));
+        of.max_by_key(|(prefix, _)| prefix.prefix_len())
+            .map_or(0, |(_, id)| *id)
+    }
+
+    fn server(&self, spec: &ServerSpec, next_hop: u32) -> Server {
+        Server {
+            addr: addr4(spec.id.addr),
+            port: spec.id.port.to_be(),
+            net: self.net(spec.id.addr),
+            next_hop,
+            flags: maps::server::USED | if spec.up { maps::server::UP } else { 0 },
+        }
+    }
+
+    /// Indexes and scheduler table of one service; the table of before is kept if it would be the same.
+    fn service(
+        &mut self,
+        index: u32,
+        spec: &ServiceSpec,
+        before: Option<&ServiceState>,
+        image: &mut Image,
+    ) -> Result<ServiceState> {
+        let mut servers = Vec::with_capacity(spec.servers.len());
+        for server in &spec.servers {
+            let retired = self.server_ids.retired();
+            servers.push(
+                self.server_ids
+                    .take(&(index, server.id))
+                    .ok_or(TablesError::NoIndex {
+                        what: "server",
+                        retired,
+                    })?,
+            );
+        }
+        let same = |b: &&ServiceState| {
+            b.index == index
+                && b.servers == servers
+                && b.spec.servers == spec.servers
+                && b.spec.scheduler == spec.scheduler
+        };
+        let table = match before.filter(same) {
+            Some(before) => before.table,
+            None => self.schedule(spec, &servers, &mut image.schedules)?,
+        };
+        Ok(ServiceState {
+            index,
+            spec: spec.clone(),
+            servers,
+            table,
+        })
+    }
+
+    /// A region with the service's scheduler table.
+    fn schedule(
+        &mut self,
+        spec: &ServiceSpec,
+        servers: &[u32],
+        schedules: &mut Vec<(Region, Vec<u16>)>,
+    ) -> Result<Region> {
+        let positions = positions(self.key, spec);
+        let entries: Vec<u16> = positions
+            .iter()
+            .filter_map(|at| u16::try_from(servers[usize::from(*at)]).ok())
+            .collect();
+        let space = u32::try_from(entries.len())
+            .ok()
+            .and_then(|len| self.space.take(len));
+        let region = space.ok_or_else(|| TablesError::NoScheduleSpace {
+            service: spec.name.clone(),
+            entries: entries.len(),
+        })?;
+        if !entries.is_empty() {
+            schedules.push((region, entries));
+        }
+        Ok(region)
+    }
+
+    /// Applies changes of weight and health, building each service's table once.
+    ///
+    /// # Errors
+    /// [`TablesError::UnknownServer`], [`TablesError::NoScheduleSpace`]; use a clone, it may be half changed then.
+    pub(crate) fn change(&mut self, changes: &[ServerChange]) -> Result<Rescheduled> {
+        let mut out = Rescheduled::default();
+        let mut touched = BTreeSet::new();
+        for change in changes {
+            let unknown = || TablesError::UnknownServer {
+                service: change.service.clone(),
+                server: change.server,
+            };
+            let state = self.services.get_mut(&change.service).ok_or_else(unknown)?;
+            let at = state
+                .spec
+                .servers
+                .iter()
+                .position(|s| s.id == change.server)
+                .ok_or_else(unknown)?;
+            let server = &mut state.spec.servers[at];
+            let before = *server;
+            server.weight = change.weight.unwrap_or(server.weight);
+            server.up = change.up.unwrap_or(server.up);
+            if server.up != before.up {
+                out.servers.push((state.servers[at], server.up));
+            }
+            if *server != before {
+                touched.insert(change.service.as_str());
+            }
+        }
+        for name in touched {
+            let Some(mut state) = self.services.remove(name) else {
+                continue;
+            };
+            let table = self.schedule(&state.spec, &state.servers, &mut out.schedules)?;
+            out.tables.push((state.index, table.table()));
+            self.limbo.push(std::mem::replace(&mut state.table, table));
+            self.services.insert(name.to_owned(), state);
+        }
+        Ok(out)
+    }
+
+    /// Tables replaced and not yet free.
+    pub(crate) fn in_limbo(&self) -> usize {
+        self.limbo.len()
+    }
+
+    /// Frees replaced tables, and those of a swept generation. Only after a grace period.
+    pub(crate) fn free_tables(&mut self, unused: Vec<Region>) {
+        for region in self.limbo.drain(..).chain(unused) {
+            self.space.give_back(region);
+        }
+    }
+
+    /// Tables of a generation that could not be swept yet.
+    pub(crate) fn keep_until_grace(&mut self, unused: Vec<Region>) {
+        self.limbo.extend(unused);
+    }
+
+    /// Frees indexes of removed services and servers that no flow names; returns them (services, servers).
+    pub(crate) fn reclaim(&mut self, services: &IndexSet, servers: &IndexSet) -> (Vec<u32>, Vec<u32>) {
+        (
+            self.service_ids.reclaim(services),
+            self.server_ids.reclaim(servers),
+        )
+    }
+
+    /// Indexes of removed services and servers that wait for their flows to end.
+    pub(crate) fn retired(&self) -> usize {
+        self.service_ids.retired() + self.server_ids.retired()
+    }
+}
+
+fn positions(key: [u64; 2], spec: &ServiceSpec) -> Vec<u8> {
+    let candidates: Vec<Candidate> = (spec.servers.iter())
+        .map(|s| Candidate {
+            addr: s.id.addr,
+            port: s.id.port,
+            weight: s.weight,
+            up: s.up,
+        })
+        .collect();
+    match spec.scheduler {
+        Scheduler::Maglev => maglev::table(key, &candidates),
+        Scheduler::Wrr => wrr::sequence(&candidates),
+    }
+}
+
+fn kinds(kinds: OwnedKinds) -> u8 {
+    let bit = |set, bit| if set { bit } else { 0 };
+    bit(kinds.service, maps::owned::SERVICE)
+        | bit(kinds.gateway, maps::owned::GATEWAY)
+        | bit(kinds.snat, maps::owned::SNAT)
+}
+
+fn group(group: onearm_types::GroupId) -> u8 {
+    u8::try_from(group.index()).unwrap_or_default()
+}
+
+fn scoped(scope: u32, prefix: &Ipv4Net) -> (u32, ScopedPrefix) {
+    let prefix = prefix.trunc();
+    let key = ScopedPrefix {
+        scope: scope.to_be_bytes(),
+        addr: prefix.addr().octets(),
+    };
+    (32 + u32::from(prefix.prefix_len()), key)
+}
+
+fn prefixes(registry: &Registry, tables: &Tables, slot: u8, image: &mut Image) {
+    let scope = u32::from(slot);
+    let owned_key = |addr| OwnedKey {
+        addr: addr4(addr),
+        slot: scope,
+    };
+    for owned in &tables.owned {
+        let value = Owned {
+            kinds: kinds(owned.kinds),
+            leg: owned.leg,
+            group: group(owned.group),
+            _pad: 0,
+        };
+        image.entries.push(Entry::Owned(owned_key(owned.addr), value));
+    }
+    for range in &tables.snat_ranges {
+        let value = SnatRange {
+            first: range.first,
+            last: range.last,
+        };
+        image.entries.push(Entry::SnatRange(owned_key(range.addr), value));
+    }
+    for (prefix, id) in &registry.connected {
+        let (bits, key) = scoped(scope, prefix);
+        image.entries.push(Entry::Connected(bits, key, u32::from(*id)));
+    }
+    for network in &tables.server_networks {
+        let (bits, key) = scoped(scope, &network.network);
+        image
+            .entries
+            .push(Entry::ServerNetwork(bits, key, addr4(network.gateway)));
+    }
+    for prefix in &tables.direct {
+        let (bits, key) = scoped(scope, prefix);
+        image.entries.push(Entry::Direct(bits, key));
+    }
+}
+
+fn entries_of(state: &ServiceState, slot: u8, image: &mut Image) {
+    let spec = &state.spec;
+    for range in &spec.ports {
+        for block in blocks(range) {
+            let key = ServiceKey {
+                slot,
+                proto: spec.protocol.number(),
+                addr: spec.vip.octets(),
+                port: block.first.to_be_bytes(),
+            };
+            image.entries.push(Entry::Port(48 + block.bits, key, state.index));
+        }
+    }
+    if let Hairpin::Listed(listed) = &spec.hairpin {
+        for prefix in listed {
+            let (bits, key) = scoped(u32::from(slot) << 24 | state.index, prefix);
+            image.entries.push(Entry::Hairpin(bits, key));
+        }
+    }
+    // Counts are checked: at most 8,192 pools, 4,096 services.
+    let narrow = |n: usize| u16::try_from(n).unwrap_or(u16::MAX);
+    let snat_base = narrow(image.pools.len());
+    image.pools.extend(spec.snat.iter().map(|p| SnatPool {
+        addr: addr4(p.addr),
+        first: p.first,
+        last: p.last,
+    }));
+    let value = Service {
+        table: state.table.table(),
+        mode: match spec.mode {
+            Mode::BothNat => maps::mode::BOTH_NAT,
+            Mode::Dnat => maps::mode::DNAT,
+        },
+        scheduler: match spec.scheduler {
+            Scheduler::Maglev => maps::scheduler::MAGLEV,
+            Scheduler::Wrr => maps::scheduler::WRR,
+        },
+        hairpin: match spec.hairpin {
+            Hairpin::Off => maps::hairpin::OFF,
+            Hairpin::Auto => maps::hairpin::AUTO,
+            Hairpin::Listed(_) => maps::hairpin::LISTED,
+        },
+        group: group(spec.group),
+        snat_base,
+        snat_len: narrow(spec.snat.len()),
+        idle_ticks: check::ticks(spec.idle_timeout).unwrap_or(1),
+        stats: state.index,
+    };
+    image.services.push((state.index, value));
+}
+
+/// Where the servers of `dnat` services answer from.
+fn endpoints(tables: &Tables, slot: u8, most: u32, image: &mut Image) -> Result<()> {
+    let max = (most / maps::SLOTS) as usize;
+    let mut found: BTreeSet<(Ipv4Addr, u16, Protocol)> = BTreeSet::new();
+    for service in tables.services.iter().filter(|s| s.mode == Mode::Dnat) {
+        for server in &service.servers {
+            if server.id.port == 0 {
+                let ports = service.ports.iter().cloned().flatten();
+                found.extend(ports.map(|port| (server.id.addr, port, service.protocol)));
+            } else {
+                found.insert((server.id.addr, server.id.port, service.protocol));
+            }
+            if found.len() > max {
+                return Err(TablesError::TooMany {
+                    what: "ports of dnat servers",
+                    count: found.len(),
+                    max,
+                });
+            }
+        }
+    }
+    image
+        .entries
+        .extend(found.into_iter().map(|(addr, port, protocol)| {
+            Entry::Endpoint(EndpointKey {
+                addr: addr4(addr),
+                port: port.to_be(),
+                proto: protocol.number(),
+                slot,
+            })
+        }));
+    Ok(())
+}

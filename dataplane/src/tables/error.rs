@@ -1,0 +1,123 @@
+use std::net::Ipv4Addr;
+
+use ipnet::Ipv4Net;
+
+use super::{Protocol, ServerId};
+
+/// Why tables cannot be built. Nothing has been changed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum TablesError {
+    /// More of something than the maps hold.
+    #[error("{count} {what}: at most {max}")]
+    TooMany {
+        /// What.
+        what: &'static str,
+        /// How many.
+        count: usize,
+        /// Most allowed.
+        max: usize,
+    },
+    /// Two services of one name.
+    #[error("service {name} appears twice")]
+    DuplicateService {
+        /// The name.
+        name: String,
+    },
+    /// A server appears twice in a service.
+    #[error("service {service}: server {}:{} appears twice", server.addr, server.port)]
+    DuplicateServer {
+        /// Service.
+        service: String,
+        /// Server.
+        server: ServerId,
+    },
+    /// An address appears twice.
+    #[error("{what} {addr} appears twice")]
+    DuplicateAddress {
+        /// Owned address or SNAT range.
+        what: &'static str,
+        /// The address.
+        addr: Ipv4Addr,
+    },
+    /// A prefix appears twice in one list.
+    #[error("{list} {prefix} appears twice")]
+    DuplicatePrefix {
+        /// Which list.
+        list: &'static str,
+        /// The prefix.
+        prefix: Ipv4Net,
+    },
+    /// No port, port 0, or a range that ends before it starts.
+    #[error("service {service}: {first}-{last} is no range of ports")]
+    BadPorts {
+        /// Service.
+        service: String,
+        /// First port.
+        first: u16,
+        /// Last port.
+        last: u16,
+    },
+    /// Two services want the same port, or one wants it twice.
+    #[error("services {one} and {other} both want {vip} {protocol:?} port {port}")]
+    PortTaken {
+        /// One service.
+        one: String,
+        /// The other; may be the same.
+        other: String,
+        /// Their VIP.
+        vip: Ipv4Addr,
+        /// Their protocol.
+        protocol: Protocol,
+        /// First common port.
+        port: u16,
+    },
+    /// A VIP, gateway or SNAT source is not among the owned addresses.
+    #[error("{addr} ({what}) is not an owned address")]
+    NotOwned {
+        /// What it is used for.
+        what: &'static str,
+        /// The address.
+        addr: Ipv4Addr,
+    },
+    /// A source port range is empty or starts at 0.
+    #[error("{addr}: {first}-{last} is no range of source ports")]
+    BadSourcePorts {
+        /// Source address.
+        addr: Ipv4Addr,
+        /// First port.
+        first: u16,
+        /// Last port.
+        last: u16,
+    },
+    /// The time-out is zero or longer than the flow clock runs.
+    #[error("service {service}: idle time-out out of range")]
+    BadTimeout {
+        /// Service.
+        service: String,
+    },
+    /// The scheduler tables do not fit.
+    #[error("no room for the scheduler table of service {service} ({entries} entries)")]
+    NoScheduleSpace {
+        /// Service.
+        service: String,
+        /// Entries wanted.
+        entries: usize,
+    },
+    /// Every index is in use by a configured one or by flows of a removed one.
+    #[error("no free {what} index: {retired} wait for the flows of removed ones to end")]
+    NoIndex {
+        /// `service`, `server` or `next hop`.
+        what: &'static str,
+        /// Retired indexes.
+        retired: usize,
+    },
+    /// A change names a service or server that is not configured.
+    #[error("no server {}:{} in service {service}", server.addr, server.port)]
+    UnknownServer {
+        /// Service.
+        service: String,
+        /// Server.
+        server: ServerId,
+    },
+}

@@ -1,0 +1,300 @@
+use std::net::Ipv4Addr;
+use std::time::Duration;
+
+use ipnet::Ipv4Net;
+use onearm_dataplane_common::maps::{self, ScopedPrefix, ServiceKey};
+use onearm_types::GroupId;
+
+use super::{
+    Compiled, Entry, Hairpin, Mode, OwnedAddress, OwnedKinds, Protocol, Registry, Scheduler, ServerId,
+    ServerNetwork, ServerSpec, ServiceSpec, SnatPoolSpec, SnatRangeSpec, Tables, TablesError, compile,
+};
+use crate::identity::Identities;
+
+const VIP: Ipv4Addr = Ipv4Addr::new(192, 168, 100, 100);
+const OTHER: Ipv4Addr = Ipv4Addr::new(192, 168, 100, 101);
+
+fn net(text: &str) -> Ipv4Net {
+    text.parse().unwrap()
+}
+
+fn owned(addr: Ipv4Addr) -> OwnedAddress {
+    OwnedAddress {
+        addr,
+        kinds: OwnedKinds {
+            service: true,
+            ..OwnedKinds::default()
+        },
+        leg: 0,
+        group: GroupId::FIRST,
+    }
+}
+
+fn server(n: u8) -> ServerSpec {
+    ServerSpec {
+        id: ServerId {
+            addr: Ipv4Addr::new(192, 168, 100, n),
+            port: 0,
+        },
+        weight: 1,
+        up: true,
+    }
+}
+
+fn service(name: &str) -> ServiceSpec {
+    ServiceSpec {
+        name: name.to_owned(),
+        vip: VIP,
+        protocol: Protocol::Tcp,
+        ports: vec![80..=80],
+        mode: Mode::Dnat,
+        scheduler: Scheduler::Maglev,
+        hairpin: Hairpin::Off,
+        group: GroupId::FIRST,
+        snat: Vec::new(),
+        idle_timeout: Duration::from_secs(900),
+        servers: vec![server(10)],
+    }
+}
+
+fn good() -> Tables {
+    Tables {
+        owned: vec![owned(VIP), owned(OTHER)],
+        services: vec![service("web")],
+        ..Tables::default()
+    }
+}
+
+fn build(tables: &Tables) -> Result<Compiled, TablesError> {
+    compile(&Registry::new([1, 2]), &Identities::new(1, 100), tables, 1, 400)
+}
+
+fn refused(change: impl FnOnce(&mut Tables)) -> TablesError {
+    let mut tables = good();
+    change(&mut tables);
+    build(&tables).unwrap_err()
+}
+
+#[test]
+fn tables_that_contradict_themselves_are_refused() {
+    assert!(build(&good()).is_ok());
+    assert!(matches!(
+        refused(|t| t.services.push(service("web"))),
+        TablesError::DuplicateService { name } if name == "web"
+    ));
+    assert!(matches!(
+        refused(|t| t.services[0].servers.push(server(10))),
+        TablesError::DuplicateServer { .. }
+    ));
+    assert!(matches!(
+        refused(|t| t.owned.push(owned(VIP))),
+        TablesError::DuplicateAddress { addr: VIP, .. }
+    ));
+    assert!(matches!(
+        refused(|t| t.connected = vec![net("10.0.0.0/8"), net("10.1.0.0/8")]),
+        TablesError::DuplicatePrefix { .. }
+    ));
+    assert!(matches!(
+        refused(|t| t.owned.clear()),
+        TablesError::NotOwned {
+            what: "service VIP",
+            ..
+        }
+    ));
+    assert!(matches!(
+        refused(|t| t.services[0].snat.push(SnatPoolSpec {
+            addr: VIP,
+            first: 0,
+            last: 9
+        })),
+        TablesError::BadSourcePorts { .. }
+    ));
+    assert!(matches!(
+        refused(|t| t.snat_ranges.push(SnatRangeSpec {
+            addr: VIP,
+            first: 9,
+            last: 8
+        })),
+        TablesError::BadSourcePorts { .. }
+    ));
+    let gateway = Ipv4Addr::new(1, 1, 1, 1);
+    assert!(matches!(
+        refused(|t| t.server_networks.push(ServerNetwork {
+            network: net("10.0.0.0/8"),
+            gateway
+        })),
+        TablesError::NotOwned { what: "gateway", .. }
+    ));
+    for timeout in [Duration::ZERO, Duration::from_secs(10 * 365 * 86_400)] {
+        assert!(matches!(
+            refused(|t| t.services[0].idle_timeout = timeout),
+            TablesError::BadTimeout { .. }
+        ));
+    }
+}
+
+#[test]
+fn ports_are_checked_and_may_be_wanted_once() {
+    assert!(matches!(
+        refused(|t| t.services[0].ports.clear()),
+        TablesError::BadPorts { .. }
+    ));
+    assert!(matches!(
+        refused(|t| t.services[0].ports = vec![0..=5]),
+        TablesError::BadPorts { .. }
+    ));
+    #[expect(clippy::reversed_empty_ranges, reason = "what is refused")]
+    let reversed = vec![9..=5];
+    assert!(matches!(
+        refused(|t| t.services[0].ports = reversed),
+        TablesError::BadPorts { .. }
+    ));
+    let wants = |ports, vip, protocol| {
+        move |t: &mut Tables| {
+            t.services[0].ports = vec![8_000..=8_100];
+            t.services.push(ServiceSpec {
+                vip,
+                protocol,
+                ports,
+                ..service("other")
+            });
+        }
+    };
+    let taken = refused(wants(vec![8_080..=8_080], VIP, Protocol::Tcp));
+    assert!(
+        matches!(taken, TablesError::PortTaken { port: 8_080, .. }),
+        "{taken}"
+    );
+    assert!(matches!(
+        refused(|t| t.services[0].ports = vec![80..=80, 80..=81]),
+        TablesError::PortTaken { .. }
+    ));
+    for (vip, protocol) in [(VIP, Protocol::Udp), (OTHER, Protocol::Tcp)] {
+        let mut tables = good();
+        wants(vec![8_080..=8_080], vip, protocol)(&mut tables);
+        assert!(build(&tables).is_ok());
+    }
+}
+
+#[test]
+fn what_does_not_fit_is_refused_with_numbers() {
+    let many = refused(|t| t.services[0].servers = (0..=256).map(|n| many_server(n)).collect());
+    let text = many.to_string();
+    assert!(text.contains("257") && text.contains("256"), "{text}");
+    // Every port of a server with port 0 answers: 1,000 of them, and 200 fit a slot here.
+    let endpoints = refused(|t| t.services[0].ports = vec![1_000..=1_999]);
+    assert!(
+        matches!(
+            endpoints,
+            TablesError::TooMany {
+                what: "ports of dnat servers",
+                max: 200,
+                ..
+            }
+        ),
+        "{endpoints}"
+    );
+}
+
+fn many_server(n: u32) -> ServerSpec {
+    ServerSpec {
+        id: ServerId {
+            addr: Ipv4Addr::from(0x0a00_0000 + n),
+            port: 0,
+        },
+        weight: 1,
+        up: true,
+    }
+}
+
+#[test]
+fn a_port_range_becomes_prefixes_of_the_key() {
+    let mut tables = good();
+    tables.services[0].ports = vec![8_000..=8_003, 8_010..=8_010];
+    let compiled = build(&tables).unwrap();
+    let port = |entry: &Entry| match entry {
+        Entry::Port(bits, key, service) => Some((*bits, u16::from_be_bytes(key.port), *service)),
+        _ => None,
+    };
+    let ports: Vec<_> = compiled.image.entries.iter().filter_map(port).collect();
+    assert_eq!(ports, [(62, 8_000, 0), (64, 8_010, 0)]);
+    let key = compiled.image.entries.iter().find_map(|e| match e {
+        Entry::Port(_, key, _) => Some(*key),
+        _ => None,
+    });
+    assert_eq!(
+        key,
+        Some(ServiceKey {
+            slot: 1,
+            proto: 6,
+            addr: VIP.octets(),
+            port: [0x1f, 0x40]
+        })
+    );
+}
+
+#[test]
+fn listed_hairpin_prefixes_are_scoped_by_slot_and_service() {
+    let mut tables = good();
+    tables.services[0].hairpin = Hairpin::Listed(vec![net("10.9.1.1/16")]);
+    let compiled = build(&tables).unwrap();
+    let key = ScopedPrefix {
+        scope: [1, 0, 0, 0],
+        addr: [10, 9, 0, 0],
+    };
+    assert!(compiled.image.entries.contains(&Entry::Hairpin(48, key)));
+    assert_eq!(compiled.image.services[0].1.hairpin, maps::hairpin::LISTED);
+}
+
+#[test]
+fn a_server_is_in_the_longest_connected_prefix() {
+    let mut tables = good();
+    tables.connected = vec![net("192.168.0.0/16"), net("192.168.100.0/24"), net("10.0.0.0/8")];
+    tables.services[0].servers.push(many_server(1));
+    tables.services[0].servers.push(ServerSpec {
+        id: ServerId {
+            addr: Ipv4Addr::new(9, 9, 9, 9),
+            port: 0,
+        },
+        ..server(1)
+    });
+    let compiled = build(&tables).unwrap();
+    let nets: Vec<u16> = compiled.servers.iter().map(|(_, server)| server.net).collect();
+    assert_eq!(nets, [2, 3, 0]);
+}
+
+#[test]
+fn both_nat_servers_have_no_endpoints() {
+    let mut tables = good();
+    let endpoints = |tables: &Tables| {
+        let compiled = build(tables).unwrap();
+        compiled
+            .image
+            .entries
+            .iter()
+            .filter(|e| matches!(e, Entry::Endpoint(_)))
+            .count()
+    };
+    assert_eq!(endpoints(&tables), 1);
+    tables.services[0].servers[0].id.port = 8_080;
+    tables.services[0].ports = vec![1..=9_999];
+    assert_eq!(
+        endpoints(&tables),
+        1,
+        "a server with a port of its own answers from that one alone"
+    );
+    tables.services[0].mode = Mode::BothNat;
+    assert_eq!(endpoints(&tables), 0);
+}
+
+#[test]
+fn time_outs_become_ticks_rounded_up() {
+    let ticks = |timeout| {
+        let mut tables = good();
+        tables.services[0].idle_timeout = timeout;
+        build(&tables).unwrap().image.services[0].1.idle_ticks
+    };
+    assert_eq!(ticks(Duration::from_nanos(1)), 1);
+    assert_eq!(ticks(Duration::from_nanos(1 << 26)), 1);
+    assert_eq!(ticks(Duration::from_secs(60)), 895);
+}

@@ -1,0 +1,747 @@
+//! The machine itself; its rules are told in the module above.
+
+use std::collections::VecDeque;
+
+use super::record::{AlarmMemory, ElectionCounters, ElectionStatus};
+use super::vocabulary::{
+    AdvertKind, Alarm, Event, HeardAdvert, Input, LegFault, Output, Role, Settings, Transition,
+};
+use crate::lease;
+use crate::units::{Centiseconds, MonoTime, Priority};
+
+/// Least time a node listens after it started or its leg came back. Nanoseconds.
+pub const START_LISTEN_NANOS: u64 = 1_000_000_000;
+/// What the node that is not preferred listens longer. Nanoseconds.
+pub const START_LISTEN_SECOND_NANOS: u64 = 500_000_000;
+/// Longest wait after the peer's release. Nanoseconds.
+///
+/// RFC 9568 §6.4.2 waits the skew, so that of several Backups the best takes over; a pair has only one.
+pub const RELEASE_WAIT_MAX_NANOS: u64 = 5_000_000;
+/// A learned interval is at most this, or ten own intervals if that is more. Nanoseconds.
+const LEARNED_MAX_NANOS: u64 = 3_000_000_000;
+/// Adverts that ask, spread over the half interval before the wait ends.
+const CLAIMS: u8 = 3;
+/// The Active answers a strange advert at once, but leaves this fraction of an interval between two adverts.
+const ANSWER_SPACING: u64 = 8;
+/// After a failed send the next attempt is this fraction of an interval away.
+const RETRY_SPACING: u64 = 4;
+/// Adverts at the shorter rate after the interval was changed.
+const CHANGE_ADVERTS: u64 = 10;
+
+/// Where the machine stands; each state owns its deadlines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Initialize,
+    Standby { active_down_at: MonoTime, phase: Phase },
+    Active(Tenure),
+}
+
+/// What a Standby does until `active_down_at`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// Waits; asks half an interval before the wait ends.
+    Waiting,
+    /// The peer released: takes over when the short wait ends, without asking.
+    Released,
+    /// Asks whether anybody owns the addresses.
+    Claiming { next_at: MonoTime, left: u8 },
+    /// Heard a worse owner and tells it to let go.
+    Preempting { next_at: MonoTime },
+}
+
+/// One term as Active.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Tenure {
+    /// When the next advert is due.
+    advertise_at: MonoTime,
+    /// When the lease is renewed if no advert does it before.
+    renew_at: MonoTime,
+    /// When the last advert was decided on.
+    advertised_at: MonoTime,
+    /// End of the credit of the last advert that left in time; a lease never reaches beyond it.
+    credit_until: MonoTime,
+    /// Whether the lease cell was written in this term.
+    leased: bool,
+}
+
+/// The interval was changed: until `until` the shorter of both governs rate and lease.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct IntervalChange {
+    shorter_nanos: u64,
+    until: MonoTime,
+}
+
+/// The election of one virtual router on one node.
+#[derive(Debug)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "independent conditions, not a state in disguise"
+)]
+pub struct Election {
+    settings: Settings,
+    state: State,
+    since: MonoTime,
+    leg: Result<(), LegFault>,
+    main_silent: bool,
+    stopped: bool,
+    send_failing: bool,
+    /// After a hand-over preemption rests until the peer has let go of its own accord.
+    preemption_rests: bool,
+    /// When this node last released.
+    released_at: Option<MonoTime>,
+    /// Interval of the peer, clamped; the own one until it is heard. Nanoseconds.
+    learned_nanos: u64,
+    peer_priority: Option<Priority>,
+    peer_heard_at: Option<MonoTime>,
+    change: Option<IntervalChange>,
+    lease_deadline: MonoTime,
+    counters: ElectionCounters,
+    alarms: AlarmMemory,
+    outputs: VecDeque<Output>,
+}
+
+impl Election {
+    /// A machine that waits for a usable leg. The driver has cleared the lease cell before.
+    pub fn new(now: MonoTime, settings: Settings) -> Self {
+        Self {
+            settings,
+            state: State::Initialize,
+            since: now,
+            leg: Err(LegFault::Unknown),
+            main_silent: false,
+            stopped: false,
+            send_failing: false,
+            preemption_rests: false,
+            released_at: None,
+            learned_nanos: settings.interval.as_nanos(),
+            peer_priority: None,
+            peer_heard_at: None,
+            change: None,
+            lease_deadline: MonoTime::ZERO,
+            counters: ElectionCounters::default(),
+            alarms: AlarmMemory::default(),
+            outputs: VecDeque::new(),
+        }
+    }
+
+    /// Role now.
+    pub const fn role(&self) -> Role {
+        match self.state {
+            State::Initialize => Role::Initialize,
+            State::Standby { .. } => Role::Standby,
+            State::Active(_) => Role::Active,
+        }
+    }
+
+    /// Settings in force.
+    pub const fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// Counters since the start.
+    pub const fn counters(&self) -> &ElectionCounters {
+        &self.counters
+    }
+
+    /// What an operator sees.
+    pub fn status(&self) -> ElectionStatus {
+        ElectionStatus {
+            role: self.role(),
+            since: self.since,
+            leg_fault: self.leg.err(),
+            main_silent: self.main_silent,
+            send_failing: self.send_failing,
+            priority: self.settings.priority,
+            peer_priority: self.peer_priority,
+            peer_heard_at: self.peer_heard_at,
+            learned_interval_nanos: self.learned_nanos,
+            lease_deadline: self.lease_deadline,
+        }
+    }
+
+    /// The next thing to be done.
+    pub fn poll_output(&mut self) -> Option<Output> {
+        self.outputs.pop_front()
+    }
+
+    /// When [`Input::DeadlineReached`] is due at the latest; `None` in Initialize.
+    pub fn deadline(&self) -> Option<MonoTime> {
+        match self.state {
+            State::Initialize => None,
+            State::Standby {
+                active_down_at,
+                phase,
+            } => Some(match phase {
+                Phase::Waiting => self.claim_at(active_down_at),
+                Phase::Released => active_down_at,
+                Phase::Claiming { next_at, left } => {
+                    if left > 0 {
+                        next_at.min(active_down_at)
+                    } else {
+                        active_down_at
+                    }
+                }
+                Phase::Preempting { next_at } => next_at.min(self.claim_at(active_down_at)),
+            }),
+            State::Active(tenure) => Some(tenure.advertise_at.min(tenure.renew_at)),
+        }
+    }
+
+    /// Something happened. `now` never decreases from call to call, except between an input and the
+    /// [`Input::AdvertLeft`] of its outputs, which is later.
+    #[expect(clippy::too_many_lines, reason = "one exhaustive match of state and input")]
+    #[expect(
+        clippy::match_same_arms,
+        reason = "grouped by input; pairs without effect stand where they belong"
+    )]
+    pub fn handle(&mut self, now: MonoTime, input: Input) {
+        if let State::Active(tenure) = self.state
+            && now > tenure.credit_until
+        {
+            self.lapse(now);
+        }
+        match (self.state, input) {
+            (State::Initialize, Input::LegBecameUsable) => {
+                self.leg = Ok(());
+                self.listen_if_ready(now);
+            }
+            (State::Standby { .. } | State::Active(_), Input::LegBecameUsable) => self.leg = Ok(()),
+            (State::Initialize, Input::LegFailed(fault)) => self.leg = Err(fault),
+            (State::Standby { .. } | State::Active(_), Input::LegFailed(fault)) => {
+                // Nothing is sent: the leg cannot carry it, and what it queued would come out later (B02).
+                self.leg = Err(fault);
+                self.leave_active();
+                self.enter(now, State::Initialize, Event::LegFailed(fault));
+            }
+            (State::Initialize, Input::AdvertReceived(heard)) => {
+                self.admit(now, &heard);
+            }
+            (
+                State::Standby {
+                    active_down_at,
+                    phase,
+                },
+                Input::AdvertReceived(heard),
+            ) => {
+                if self.admit(now, &heard) {
+                    self.hear_as_standby(now, &heard, active_down_at, phase);
+                }
+            }
+            (State::Active(tenure), Input::AdvertReceived(heard)) => {
+                if self.admit(now, &heard) {
+                    self.hear_as_active(now, &heard, tenure);
+                } else if heard.source != self.settings.address {
+                    self.answer(now, tenure);
+                }
+            }
+            (
+                State::Active(tenure),
+                Input::AdvertLeft {
+                    kind: AdvertKind::Owner,
+                    decided_at,
+                },
+            ) => {
+                self.count_sent(AdvertKind::Owner);
+                self.credit(now, decided_at, tenure);
+            }
+            // Only an owner's advert credits anything, and only while the term it belongs to lasts.
+            (
+                State::Active(_),
+                Input::AdvertLeft {
+                    kind: kind @ (AdvertKind::Claim | AdvertKind::Preempt | AdvertKind::Release),
+                    ..
+                },
+            )
+            | (State::Initialize | State::Standby { .. }, Input::AdvertLeft { kind, .. }) => {
+                self.count_sent(kind);
+            }
+            (State::Initialize, Input::AdvertFailed) => self.count_send_error(now),
+            (State::Standby { .. }, Input::AdvertFailed) => {
+                // Who cannot ask may not take.
+                self.count_send_error(now);
+                self.wait_anew(now);
+            }
+            (State::Active(tenure), Input::AdvertFailed) => {
+                self.count_send_error(now);
+                let retry_at = now.plus(self.interval_nanos(now) / RETRY_SPACING);
+                self.state = State::Active(Tenure {
+                    advertise_at: retry_at,
+                    ..tenure
+                });
+            }
+            (State::Initialize, Input::DeadlineReached) => {}
+            (
+                State::Standby {
+                    active_down_at,
+                    phase,
+                },
+                Input::DeadlineReached,
+            ) => {
+                self.judge_wait(now, active_down_at, phase);
+            }
+            (State::Active(tenure), Input::DeadlineReached) => self.judge_tenure(now, tenure),
+            (State::Initialize | State::Standby { .. }, Input::HandOverOrdered) => {}
+            (State::Active(_), Input::HandOverOrdered) => {
+                self.release(now);
+                self.preemption_rests = true;
+                self.enter(now, self.fresh_wait(now), Event::HandOver);
+            }
+            (State::Initialize, Input::StopOrdered) => self.stopped = true,
+            (State::Standby { .. }, Input::StopOrdered) => {
+                self.stopped = true;
+                self.enter(now, State::Initialize, Event::Stop);
+            }
+            (State::Active(_), Input::StopOrdered) => {
+                self.stopped = true;
+                self.release(now);
+                self.enter(now, State::Initialize, Event::Stop);
+            }
+            (State::Initialize, Input::MainFellSilent) => self.main_silent = true,
+            (State::Standby { .. }, Input::MainFellSilent) => {
+                self.main_silent = true;
+                self.enter(now, State::Initialize, Event::MainSilent);
+            }
+            (State::Active(_), Input::MainFellSilent) => {
+                self.main_silent = true;
+                self.release(now);
+                self.enter(now, State::Initialize, Event::MainSilent);
+            }
+            (State::Initialize, Input::MainSpokeAgain) => {
+                self.main_silent = false;
+                self.listen_if_ready(now);
+            }
+            (State::Standby { .. } | State::Active(_), Input::MainSpokeAgain) => self.main_silent = false,
+            (State::Initialize | State::Standby { .. }, Input::Reconfigured(settings)) => {
+                if self.peer_heard_at.is_none() {
+                    self.learned_nanos = settings.interval.as_nanos();
+                }
+                self.settings = settings;
+            }
+            (State::Active(tenure), Input::Reconfigured(settings)) => {
+                self.change_interval(now, settings.interval);
+                self.settings = settings;
+                self.state = State::Active(Tenure {
+                    advertise_at: now,
+                    ..tenure
+                });
+            }
+        }
+    }
+
+    /// Counts an advert and tells whether it is the peer's.
+    fn admit(&mut self, now: MonoTime, heard: &HeardAdvert) -> bool {
+        if heard.source == self.settings.address {
+            // Never a reason to change the role (B25).
+            self.counters.own_source_received += 1;
+            self.alarm(now, Alarm::LoopOrDuplicateAddress);
+            return false;
+        }
+        if heard.source != self.settings.peer {
+            self.counters.foreign_received += 1;
+            self.alarm(now, Alarm::ForeignGroup { source: heard.source });
+            return false;
+        }
+        self.counters.adverts_received += 1;
+        self.peer_heard_at = Some(heard.at);
+        if !heard.same_addresses {
+            self.counters.address_list_differed += 1;
+            self.alarm(now, Alarm::AddressListDiffers);
+        }
+        if heard.priority == Priority::RELEASE {
+            self.counters.releases_received += 1;
+            return true;
+        }
+        if heard.priority != Priority::CLAIM {
+            self.peer_priority = Some(heard.priority);
+        }
+        let most = LEARNED_MAX_NANOS.max(self.settings.interval.as_nanos().saturating_mul(10));
+        let advertised = heard.interval.as_nanos();
+        if advertised > most {
+            self.counters.interval_clamped += 1;
+            self.alarm(
+                now,
+                Alarm::IntervalClamped {
+                    advertised: heard.interval,
+                },
+            );
+        }
+        self.learned_nanos = advertised.min(most);
+        true
+    }
+
+    fn hear_as_standby(
+        &mut self,
+        now: MonoTime,
+        heard: &HeardAdvert,
+        active_down_at: MonoTime,
+        phase: Phase,
+    ) {
+        if heard.priority == Priority::RELEASE {
+            self.preemption_rests = false;
+            self.state = self.wait_after_release(now, heard, active_down_at);
+            return;
+        }
+        let mut wait = self.wait_nanos();
+        let phase = if self.wants_to_preempt(heard) {
+            match phase {
+                Phase::Preempting { .. } => phase,
+                Phase::Waiting | Phase::Released | Phase::Claiming { .. } => {
+                    Phase::Preempting { next_at: now }
+                }
+            }
+        } else {
+            if let Phase::Claiming { .. } = phase
+                && (heard.priority, heard.source) > (Priority::CLAIM, self.settings.address)
+            {
+                self.counters.claims_lost += 1;
+                wait = wait.saturating_add(self.learned_nanos);
+            }
+            Phase::Waiting
+        };
+        self.state = State::Standby {
+            active_down_at: heard.at.plus(wait),
+            phase,
+        };
+    }
+
+    fn wait_after_release(&self, now: MonoTime, heard: &HeardAdvert, active_down_at: MonoTime) -> State {
+        if self
+            .released_at
+            .is_some_and(|at| now.since(at) < self.wait_nanos())
+        {
+            // Both have released: two releases crossed, and each would take the other's word. Ask first.
+            let phase = Phase::Claiming {
+                next_at: now,
+                left: CLAIMS,
+            };
+            return State::Standby {
+                active_down_at: now.plus(self.learned_nanos / 2),
+                phase,
+            };
+        }
+        // A release never makes a wait longer.
+        let wait = self.skew_nanos().min(RELEASE_WAIT_MAX_NANOS);
+        State::Standby {
+            active_down_at: active_down_at.min(heard.at.plus(wait)),
+            phase: Phase::Released,
+        }
+    }
+
+    fn wants_to_preempt(&self, heard: &HeardAdvert) -> bool {
+        self.settings.preempt
+            && !self.preemption_rests
+            && heard.priority != Priority::CLAIM
+            && heard.priority < self.settings.priority
+    }
+
+    fn hear_as_active(&mut self, now: MonoTime, heard: &HeardAdvert, tenure: Tenure) {
+        if heard.priority == Priority::RELEASE {
+            // The peer had taken over and let go: it may have announced, and never heard us (B12).
+            self.outputs.push_back(Output::AnnounceAgain);
+            self.answer(now, tenure);
+            return;
+        }
+        if (heard.priority, heard.source) > (self.settings.priority, self.settings.address) {
+            self.release(now);
+            let active_down_at = heard.at.plus(self.wait_nanos());
+            self.enter(
+                now,
+                State::Standby {
+                    active_down_at,
+                    phase: Phase::Waiting,
+                },
+                Event::BetterAdvert,
+            );
+            return;
+        }
+        if heard.priority != Priority::CLAIM {
+            self.counters.contended += 1;
+            self.alarm(now, Alarm::Contended);
+            self.outputs.push_back(Output::AnnounceAgain);
+        }
+        self.answer(now, tenure);
+    }
+
+    /// Brings the next advert forward: a better owner shows itself at once.
+    fn answer(&mut self, now: MonoTime, tenure: Tenure) {
+        let soon = now.max(
+            tenure
+                .advertised_at
+                .plus(self.interval_nanos(now) / ANSWER_SPACING),
+        );
+        let advertise_at = tenure.advertise_at.min(soon);
+        self.state = State::Active(Tenure {
+            advertise_at,
+            ..tenure
+        });
+    }
+
+    fn judge_wait(&mut self, now: MonoTime, active_down_at: MonoTime, phase: Phase) {
+        let half = self.learned_nanos / 2;
+        match phase {
+            Phase::Waiting => {
+                let claim_at = self.claim_at(active_down_at);
+                if now > claim_at.plus(half) {
+                    self.oversleep(now);
+                } else if now >= claim_at {
+                    // The whole half interval is kept for answers, also when the deadline was met late.
+                    self.claim(now, now.plus(half), CLAIMS);
+                }
+            }
+            Phase::Released => {
+                if now > active_down_at.plus(half) {
+                    self.oversleep(now);
+                } else if now >= active_down_at {
+                    self.become_active(now, Event::PeerReleased);
+                }
+            }
+            Phase::Claiming { next_at, left } => {
+                if now > active_down_at.plus(half) {
+                    self.oversleep(now);
+                } else if now >= active_down_at {
+                    self.become_active(now, Event::WaitEnded);
+                } else if left > 0 && now >= next_at {
+                    self.claim(now, active_down_at, left);
+                }
+            }
+            Phase::Preempting { next_at } => {
+                let claim_at = self.claim_at(active_down_at);
+                if now > claim_at.plus(half) {
+                    self.oversleep(now);
+                } else if now >= claim_at {
+                    self.claim(now, now.plus(half), CLAIMS);
+                } else if now >= next_at {
+                    self.send(now, AdvertKind::Preempt, self.settings.priority);
+                    let next_at = now.plus(self.settings.interval.as_nanos());
+                    self.state = State::Standby {
+                        active_down_at,
+                        phase: Phase::Preempting { next_at },
+                    };
+                }
+            }
+        }
+    }
+
+    /// Sends one of the adverts that ask.
+    fn claim(&mut self, now: MonoTime, active_down_at: MonoTime, left: u8) {
+        self.send(now, AdvertKind::Claim, Priority::CLAIM);
+        let next_at = now.plus(self.learned_nanos / 2 / u64::from(CLAIMS));
+        let phase = Phase::Claiming {
+            next_at,
+            left: left.saturating_sub(1),
+        };
+        self.state = State::Standby {
+            active_down_at,
+            phase,
+        };
+    }
+
+    fn become_active(&mut self, now: MonoTime, event: Event) {
+        self.change = None;
+        self.counters.became_active += 1;
+        let tenure = Tenure {
+            advertise_at: now,
+            renew_at: now.plus(lease::RENEW_NANOS),
+            advertised_at: now,
+            credit_until: now.plus(lease::length(self.settings.interval.as_nanos())),
+            leased: false,
+        };
+        self.enter(now, State::Active(tenure), event);
+        self.advertise(now, tenure);
+    }
+
+    fn judge_tenure(&mut self, now: MonoTime, tenure: Tenure) {
+        if now >= tenure.advertise_at {
+            self.advertise(now, tenure);
+        } else if now >= tenure.renew_at {
+            self.renew(now, tenure);
+        }
+    }
+
+    fn advertise(&mut self, now: MonoTime, tenure: Tenure) {
+        self.send(now, AdvertKind::Owner, self.settings.priority);
+        let advertise_at = now.plus(self.interval_nanos(now));
+        self.state = State::Active(Tenure {
+            advertise_at,
+            advertised_at: now,
+            ..tenure
+        });
+    }
+
+    /// An advert decided on at `decided_at` left before `now`, and the previous credit still lasts at `now` (checked
+    /// on entry of [`Self::handle`]): the peer had no chance to claim in between.
+    fn credit(&mut self, now: MonoTime, decided_at: MonoTime, tenure: Tenure) {
+        let length = lease::length(self.interval_nanos(now));
+        // A shorter new interval never shortens what an earlier advert permits.
+        let credit_until = tenure.credit_until.max(decided_at.plus(length));
+        self.renew(
+            now,
+            Tenure {
+                credit_until,
+                leased: true,
+                ..tenure
+            },
+        );
+        if !tenure.leased {
+            self.outputs.push_back(Output::StartAnnouncing);
+        }
+    }
+
+    fn renew(&mut self, now: MonoTime, tenure: Tenure) {
+        // Before the first advert has left there is nothing to renew.
+        if tenure.leased {
+            self.lease_deadline = lease::deadline(tenure.credit_until, now);
+            self.outputs.push_back(Output::RenewLease {
+                deadline: self.lease_deadline,
+            });
+        }
+        self.state = State::Active(Tenure {
+            renew_at: now.plus(lease::RENEW_NANOS),
+            ..tenure
+        });
+    }
+
+    /// The credit ended as Active: nobody knows who owns the addresses now.
+    fn lapse(&mut self, now: MonoTime) {
+        let event = if self.send_failing {
+            Event::SendErrors
+        } else {
+            self.counters.lease_lapsed += 1;
+            self.alarm(now, Alarm::LeaseLapsed);
+            Event::LeaseLapsed
+        };
+        self.leave_active();
+        self.enter(now, self.fresh_wait(now), event);
+    }
+
+    /// Clears the lease, then tells the peer.
+    fn release(&mut self, now: MonoTime) {
+        self.leave_active();
+        self.released_at = Some(now);
+        self.send(now, AdvertKind::Release, Priority::RELEASE);
+    }
+
+    /// Gives up what only the Active holds; does nothing in other roles.
+    fn leave_active(&mut self) {
+        if let State::Active(_) = self.state {
+            self.lease_deadline = MonoTime::ZERO;
+            self.change = None;
+            self.outputs.push_back(Output::ClearLease);
+            self.outputs.push_back(Output::StopAnnouncing);
+        }
+    }
+
+    fn listen_if_ready(&mut self, now: MonoTime) {
+        if self.leg.is_err() || self.main_silent || self.stopped {
+            return;
+        }
+        self.learned_nanos = self.settings.interval.as_nanos();
+        let more = if self.settings.preferred {
+            0
+        } else {
+            START_LISTEN_SECOND_NANOS
+        };
+        let listen = self.wait_nanos().max(START_LISTEN_NANOS) + more;
+        let state = State::Standby {
+            active_down_at: now.plus(listen),
+            phase: Phase::Waiting,
+        };
+        self.enter(now, state, Event::BeganListening);
+    }
+
+    fn fresh_wait(&self, now: MonoTime) -> State {
+        State::Standby {
+            active_down_at: now.plus(self.wait_nanos()),
+            phase: Phase::Waiting,
+        }
+    }
+
+    fn wait_anew(&mut self, now: MonoTime) {
+        self.state = self.fresh_wait(now);
+    }
+
+    fn oversleep(&mut self, now: MonoTime) {
+        self.counters.overslept += 1;
+        self.alarm(now, Alarm::Overslept);
+        self.wait_anew(now);
+    }
+
+    fn enter(&mut self, now: MonoTime, state: State, event: Event) {
+        let prev = self.role();
+        self.state = state;
+        self.since = now;
+        let next = self.role();
+        self.outputs.push_back(Output::ReportTransition(Transition {
+            prev,
+            next,
+            event,
+            at: now,
+        }));
+    }
+
+    fn send(&mut self, decided_at: MonoTime, kind: AdvertKind, priority: Priority) {
+        let interval = self.settings.interval;
+        self.outputs.push_back(Output::SendAdvert {
+            kind,
+            priority,
+            interval,
+            decided_at,
+        });
+    }
+
+    fn alarm(&mut self, now: MonoTime, alarm: Alarm) {
+        if self.alarms.admit(now, alarm) {
+            self.outputs.push_back(Output::RaiseAlarm(alarm));
+        }
+    }
+
+    fn count_sent(&mut self, kind: AdvertKind) {
+        self.send_failing = false;
+        match kind {
+            AdvertKind::Owner => self.counters.adverts_sent += 1,
+            AdvertKind::Claim => self.counters.claims_sent += 1,
+            AdvertKind::Preempt => self.counters.preempts_sent += 1,
+            AdvertKind::Release => self.counters.releases_sent += 1,
+        }
+    }
+
+    fn count_send_error(&mut self, now: MonoTime) {
+        self.counters.send_errors += 1;
+        self.send_failing = true;
+        self.alarm(now, Alarm::SendErrors);
+    }
+
+    /// Between two intervals the shorter governs; changes add up.
+    fn change_interval(&mut self, now: MonoTime, to: Centiseconds) {
+        if to == self.settings.interval {
+            return;
+        }
+        let shorter_nanos = self.interval_nanos(now).min(to.as_nanos());
+        let until = now.plus(shorter_nanos.saturating_mul(CHANGE_ADVERTS));
+        self.change = Some(IntervalChange { shorter_nanos, until });
+    }
+
+    /// Interval that governs rate and lease at `now`. Nanoseconds.
+    fn interval_nanos(&self, now: MonoTime) -> u64 {
+        match self.change {
+            Some(change) if now < change.until => change.shorter_nanos,
+            Some(_) | None => self.settings.interval.as_nanos(),
+        }
+    }
+
+    /// Half an interval before the wait ends: time to ask.
+    fn claim_at(&self, active_down_at: MonoTime) -> MonoTime {
+        active_down_at.minus(self.learned_nanos / 2)
+    }
+
+    /// `((256 − priority) × interval) / 256` in nanoseconds, not rounded to centiseconds (RFC 9568 §6.1).
+    fn skew_nanos(&self) -> u64 {
+        (256 - u64::from(self.settings.priority.get())) * self.learned_nanos / 256
+    }
+
+    /// Silence after which the Standby may take over: three intervals and the skew (RFC 9568 §6.1). Nanoseconds, at
+    /// most 163.8 s.
+    fn wait_nanos(&self) -> u64 {
+        3 * self.learned_nanos + self.skew_nanos()
+    }
+}

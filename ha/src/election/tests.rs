@@ -1,0 +1,945 @@
+//! Every (state, input) pair, and the rules one by one. Two machines against each other: `pair_tests`.
+
+use std::net::Ipv4Addr;
+
+use super::*;
+use crate::lease;
+use crate::units::{Centiseconds, MonoTime, Priority};
+
+const OWN: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 11);
+const PEER: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 12);
+const STRANGER: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 66);
+const MS: u64 = 1_000_000;
+const SECOND: u64 = 1000 * MS;
+const INTERVAL: u64 = 100 * MS;
+/// `(256 − 150) × 100 ms / 256`
+const SKEW: u64 = 41_406_250;
+const WAIT: u64 = 3 * INTERVAL + SKEW;
+
+fn interval(ms: u16) -> Centiseconds {
+    Centiseconds::new(ms / 10).unwrap()
+}
+
+fn settings() -> Settings {
+    Settings {
+        priority: Priority::configured(150).unwrap(),
+        interval: interval(100),
+        preempt: false,
+        preferred: true,
+        address: OWN,
+        peer: PEER,
+    }
+}
+
+fn at(ms: u64) -> MonoTime {
+    MonoTime::from_nanos(ms * MS)
+}
+
+/// A machine with everything it has ordered since the last look.
+struct Bench {
+    now: MonoTime,
+    machine: Election,
+    ordered: Vec<Output>,
+    sends_work: bool,
+}
+
+impl Bench {
+    fn new(settings: Settings) -> Self {
+        let now = at(1000);
+        Self {
+            now,
+            machine: Election::new(now, settings),
+            ordered: Vec::new(),
+            sends_work: true,
+        }
+    }
+
+    fn give(&mut self, input: Input) {
+        self.machine.handle(self.now, input);
+        while let Some(output) = self.machine.poll_output() {
+            self.ordered.push(output);
+            if let Output::SendAdvert { kind, decided_at, .. } = output {
+                let report = if self.sends_work {
+                    Input::AdvertLeft { kind, decided_at }
+                } else {
+                    Input::AdvertFailed
+                };
+                self.machine.handle(self.now, report);
+            }
+        }
+    }
+
+    fn advert(&mut self, source: Ipv4Addr, priority: u8) {
+        let at = self.now;
+        self.give(Input::AdvertReceived(HeardAdvert {
+            at,
+            source,
+            priority: Priority::from_wire(priority),
+            interval: interval(100),
+            same_addresses: true,
+        }));
+    }
+
+    /// Lets time pass, meeting every deadline exactly.
+    fn pass(&mut self, nanos: u64) {
+        let end = self.now.plus(nanos);
+        while let Some(due) = self.machine.deadline().filter(|due| *due <= end) {
+            self.now = due.max(self.now);
+            self.give(Input::DeadlineReached);
+        }
+        self.now = end;
+    }
+
+    /// Lets time pass without being asked, then judges.
+    fn stall(&mut self, nanos: u64) {
+        self.now = self.now.plus(nanos);
+        self.give(Input::DeadlineReached);
+    }
+
+    fn take(&mut self) -> Vec<Output> {
+        std::mem::take(&mut self.ordered)
+    }
+
+    /// What was ordered since the last look, in words; deadlines and times left out.
+    fn words(&mut self) -> Vec<String> {
+        self.take()
+            .iter()
+            .map(|output| match output {
+                Output::SendAdvert { kind, priority, .. } => format!("send {kind:?} {priority}"),
+                Output::RenewLease { .. } => "renew".into(),
+                Output::ClearLease => "clear".into(),
+                Output::StartAnnouncing => "announce".into(),
+                Output::AnnounceAgain => "announce again".into(),
+                Output::StopAnnouncing => "hush".into(),
+                Output::ReportTransition(t) => format!("{} {:?}", t.next, t.event),
+                Output::RaiseAlarm(alarm) => format!("alarm {alarm:?}"),
+            })
+            .collect()
+    }
+
+    fn standby(settings: Settings) -> Self {
+        let mut bench = Self::new(settings);
+        bench.give(Input::LegBecameUsable);
+        bench.take();
+        bench
+    }
+
+    fn active(settings: Settings) -> Self {
+        let mut bench = Self::standby(settings);
+        while bench.machine.role() != Role::Active {
+            bench.pass(INTERVAL);
+        }
+        bench.pass(INTERVAL / 2);
+        bench.take();
+        bench
+    }
+}
+
+/// The states a test can start from.
+const STATES: [&str; 6] = [
+    "initialize",
+    "waiting",
+    "released",
+    "claiming",
+    "preempting",
+    "active",
+];
+
+fn bench_in(state: &str) -> Bench {
+    let preempting = Settings {
+        preempt: state == "preempting",
+        ..settings()
+    };
+    let mut bench = match state {
+        "initialize" => Bench::new(settings()),
+        "active" => Bench::active(settings()),
+        _ => Bench::standby(preempting),
+    };
+    match state {
+        "released" => bench.advert(PEER, 0),
+        "claiming" => bench.pass(SECOND - INTERVAL / 2),
+        "preempting" => bench.advert(PEER, 100),
+        _ => {}
+    }
+    bench.take();
+    bench
+}
+
+/// One row a pair: state, input, role after, what was ordered.
+#[test]
+#[expect(clippy::too_many_lines, reason = "one row a pair")]
+fn every_state_and_input_has_its_answer() {
+    type Row = (&'static str, &'static str, Role, &'static [&'static str]);
+    use Role::{Active, Initialize, Standby};
+    const CLAIM: &str = "send Claim 1";
+    const LISTEN: &str = "standby BeganListening";
+    const LEG: &str = "initialize LegFailed(Down)";
+    const FOREIGN: &str = "alarm ForeignGroup { source: 192.0.2.66 }";
+    const LOOP: &str = "alarm LoopOrDuplicateAddress";
+    let rows: &[Row] = &[
+        ("initialize", "usable", Standby, &[LISTEN]),
+        ("waiting", "usable", Standby, &[]),
+        ("released", "usable", Standby, &[]),
+        ("claiming", "usable", Standby, &[]),
+        ("preempting", "usable", Standby, &[]),
+        ("active", "usable", Active, &[]),
+        ("initialize", "leg failed", Initialize, &[]),
+        ("waiting", "leg failed", Initialize, &[LEG]),
+        ("released", "leg failed", Initialize, &[LEG]),
+        ("claiming", "leg failed", Initialize, &[LEG]),
+        ("preempting", "leg failed", Initialize, &[LEG]),
+        ("active", "leg failed", Initialize, &["clear", "hush", LEG]),
+        ("initialize", "better", Initialize, &[]),
+        ("waiting", "better", Standby, &[]),
+        ("released", "better", Standby, &[]),
+        ("claiming", "better", Standby, &[]),
+        ("preempting", "better", Standby, &[]),
+        (
+            "active",
+            "better",
+            Standby,
+            &["clear", "hush", "send Release 0", "standby BetterAdvert"],
+        ),
+        ("initialize", "worse", Initialize, &[]),
+        ("waiting", "worse", Standby, &[]),
+        ("released", "worse", Standby, &[]),
+        ("claiming", "worse", Standby, &[]),
+        ("preempting", "worse", Standby, &[]),
+        ("active", "worse", Active, &["alarm Contended", "announce again"]),
+        ("initialize", "claim", Initialize, &[]),
+        ("waiting", "claim", Standby, &[]),
+        ("released", "claim", Standby, &[]),
+        ("claiming", "claim", Standby, &[]),
+        ("preempting", "claim", Standby, &[]),
+        ("active", "claim", Active, &[]),
+        ("initialize", "release", Initialize, &[]),
+        ("waiting", "release", Standby, &[]),
+        ("released", "release", Standby, &[]),
+        ("claiming", "release", Standby, &[]),
+        ("preempting", "release", Standby, &[]),
+        ("active", "release", Active, &["announce again"]),
+        ("initialize", "own source", Initialize, &[LOOP]),
+        ("waiting", "own source", Standby, &[LOOP]),
+        ("released", "own source", Standby, &[LOOP]),
+        ("claiming", "own source", Standby, &[LOOP]),
+        ("preempting", "own source", Standby, &[LOOP]),
+        ("active", "own source", Active, &[LOOP]),
+        ("initialize", "foreign", Initialize, &[FOREIGN]),
+        ("waiting", "foreign", Standby, &[FOREIGN]),
+        ("released", "foreign", Standby, &[FOREIGN]),
+        ("claiming", "foreign", Standby, &[FOREIGN]),
+        ("preempting", "foreign", Standby, &[FOREIGN]),
+        ("active", "foreign", Active, &[FOREIGN]),
+        ("initialize", "left", Initialize, &[]),
+        ("waiting", "left", Standby, &[]),
+        ("released", "left", Standby, &[]),
+        ("claiming", "left", Standby, &[]),
+        ("preempting", "left", Standby, &[]),
+        ("active", "left", Active, &["renew"]),
+        ("initialize", "failed", Initialize, &["alarm SendErrors"]),
+        ("waiting", "failed", Standby, &["alarm SendErrors"]),
+        ("released", "failed", Standby, &["alarm SendErrors"]),
+        ("claiming", "failed", Standby, &["alarm SendErrors"]),
+        ("preempting", "failed", Standby, &["alarm SendErrors"]),
+        ("active", "failed", Active, &["alarm SendErrors"]),
+        ("initialize", "deadline", Initialize, &[]),
+        ("waiting", "deadline", Standby, &[CLAIM]),
+        (
+            "released",
+            "deadline",
+            Active,
+            &["active PeerReleased", "send Owner 150", "renew", "announce"],
+        ),
+        ("claiming", "deadline", Standby, &[CLAIM]),
+        ("preempting", "deadline", Standby, &["send Preempt 150"]),
+        ("active", "deadline", Active, &["renew"]),
+        ("initialize", "hand over", Initialize, &[]),
+        ("waiting", "hand over", Standby, &[]),
+        ("released", "hand over", Standby, &[]),
+        ("claiming", "hand over", Standby, &[]),
+        ("preempting", "hand over", Standby, &[]),
+        (
+            "active",
+            "hand over",
+            Standby,
+            &["clear", "hush", "send Release 0", "standby HandOver"],
+        ),
+        ("initialize", "stop", Initialize, &[]),
+        ("waiting", "stop", Initialize, &["initialize Stop"]),
+        ("released", "stop", Initialize, &["initialize Stop"]),
+        ("claiming", "stop", Initialize, &["initialize Stop"]),
+        ("preempting", "stop", Initialize, &["initialize Stop"]),
+        (
+            "active",
+            "stop",
+            Initialize,
+            &["clear", "hush", "send Release 0", "initialize Stop"],
+        ),
+        ("initialize", "main silent", Initialize, &[]),
+        ("waiting", "main silent", Initialize, &["initialize MainSilent"]),
+        ("released", "main silent", Initialize, &["initialize MainSilent"]),
+        ("claiming", "main silent", Initialize, &["initialize MainSilent"]),
+        (
+            "preempting",
+            "main silent",
+            Initialize,
+            &["initialize MainSilent"],
+        ),
+        (
+            "active",
+            "main silent",
+            Initialize,
+            &["clear", "hush", "send Release 0", "initialize MainSilent"],
+        ),
+        // Without a leg the return of the main process changes nothing.
+        ("initialize", "main speaks", Initialize, &[]),
+        ("waiting", "main speaks", Standby, &[]),
+        ("released", "main speaks", Standby, &[]),
+        ("claiming", "main speaks", Standby, &[]),
+        ("preempting", "main speaks", Standby, &[]),
+        ("active", "main speaks", Active, &[]),
+        ("initialize", "reconfigured", Initialize, &[]),
+        ("waiting", "reconfigured", Standby, &[]),
+        ("released", "reconfigured", Standby, &[]),
+        ("claiming", "reconfigured", Standby, &[]),
+        ("preempting", "reconfigured", Standby, &[]),
+        ("active", "reconfigured", Active, &[]),
+    ];
+    let inputs: std::collections::BTreeSet<_> = rows.iter().map(|row| row.1).collect();
+    assert_eq!(rows.len(), STATES.len() * inputs.len(), "a pair is missing");
+    for (state, input, role, ordered) in rows {
+        let mut bench = bench_in(state);
+        match *input {
+            "usable" => bench.give(Input::LegBecameUsable),
+            "leg failed" => bench.give(Input::LegFailed(LegFault::Down)),
+            "better" => bench.advert(PEER, 200),
+            "worse" => bench.advert(PEER, 100),
+            "claim" => bench.advert(PEER, 1),
+            "release" => bench.advert(PEER, 0),
+            "own source" => bench.advert(OWN, 151),
+            "foreign" => bench.advert(STRANGER, 250),
+            "left" => {
+                let decided_at = bench.now;
+                bench.give(Input::AdvertLeft {
+                    kind: AdvertKind::Owner,
+                    decided_at,
+                });
+            }
+            "failed" => bench.give(Input::AdvertFailed),
+            "deadline" => {
+                bench.now = bench.machine.deadline().unwrap_or(bench.now);
+                bench.give(Input::DeadlineReached);
+            }
+            "hand over" => bench.give(Input::HandOverOrdered),
+            "stop" => bench.give(Input::StopOrdered),
+            "main silent" => bench.give(Input::MainFellSilent),
+            "main speaks" => bench.give(Input::MainSpokeAgain),
+            "reconfigured" => bench.give(Input::Reconfigured(settings())),
+            other => panic!("no such input: {other}"),
+        }
+        assert_eq!(bench.machine.role(), *role, "{state}, {input}");
+        assert_eq!(bench.words(), *ordered, "{state}, {input}");
+    }
+}
+
+#[test]
+fn a_start_listens_for_a_second_and_asks_half_an_interval_before_it_ends() {
+    let mut bench = Bench::standby(settings());
+    bench.pass(SECOND - INTERVAL / 2 - 1);
+    assert!(bench.words().is_empty());
+    bench.pass(INTERVAL / 2);
+    assert_eq!(bench.words(), ["send Claim 1"; 3]);
+    bench.pass(1);
+    assert_eq!(
+        bench.words(),
+        ["active WaitEnded", "send Owner 150", "renew", "announce"]
+    );
+}
+
+#[test]
+fn m9_the_node_that_is_not_preferred_listens_half_a_second_longer() {
+    let mut bench = Bench::standby(Settings {
+        preferred: false,
+        ..settings()
+    });
+    bench.pass(SECOND + SECOND / 2 - 1);
+    assert_eq!(bench.machine.role(), Role::Standby);
+    bench.pass(1);
+    assert_eq!(bench.machine.role(), Role::Active);
+}
+
+#[test]
+fn b05_a_start_with_a_long_interval_listens_for_a_whole_wait() {
+    let mut bench = Bench::standby(Settings {
+        interval: interval(1000),
+        ..settings()
+    });
+    bench.pass(10 * WAIT - 1);
+    assert_eq!(bench.machine.role(), Role::Standby);
+    bench.pass(1);
+    assert_eq!(bench.machine.role(), Role::Active);
+}
+
+#[test]
+fn the_wait_runs_from_the_kernels_receive_time() {
+    let mut bench = Bench::standby(settings());
+    let arrived = bench.now.plus(INTERVAL);
+    bench.now = arrived.plus(20 * MS);
+    bench.give(Input::AdvertReceived(HeardAdvert {
+        at: arrived,
+        source: PEER,
+        priority: Priority::from_wire(100),
+        interval: interval(100),
+        same_addresses: true,
+    }));
+    assert_eq!(bench.machine.deadline(), Some(arrived.plus(WAIT - INTERVAL / 2)));
+}
+
+#[test]
+fn the_skew_is_not_rounded_to_centiseconds() {
+    let mut bench = Bench::standby(Settings {
+        interval: interval(10),
+        ..settings()
+    });
+    let now = bench.now;
+    bench.give(Input::AdvertReceived(HeardAdvert {
+        at: now,
+        source: PEER,
+        priority: Priority::from_wire(100),
+        interval: interval(10),
+        same_addresses: true,
+    }));
+    // 3 × 10 ms + 106/256 × 10 ms, less the 5 ms of asking.
+    assert_eq!(
+        bench.machine.deadline(),
+        Some(now.plus(30 * MS + 4_140_625 - 5 * MS))
+    );
+}
+
+#[test]
+fn c7_the_lease_counts_from_the_decision_to_send_and_never_reaches_beyond_its_credit() {
+    let mut bench = Bench::active(settings());
+    bench.pass(INTERVAL);
+    let mut advertised = MonoTime::ZERO;
+    let mut renewals = 0;
+    for output in bench.take() {
+        match output {
+            Output::SendAdvert { decided_at, .. } => advertised = decided_at,
+            Output::RenewLease { deadline } => {
+                renewals += 1;
+                assert!(deadline <= bench.now.plus(lease::HORIZON_NANOS));
+                assert!(advertised == MonoTime::ZERO || deadline <= advertised.plus(lease::length(INTERVAL)));
+            }
+            _ => {}
+        }
+    }
+    assert!(
+        (6..=10).contains(&renewals),
+        "{renewals} renewals in one interval"
+    );
+}
+
+#[test]
+fn c7_a_stall_between_decision_and_report_does_not_lengthen_the_credit() {
+    let mut bench = Bench::active(settings());
+    let decided_at = bench.now;
+    bench.now = bench.now.plus(lease::length(INTERVAL) - INTERVAL);
+    bench.give(Input::AdvertLeft {
+        kind: AdvertKind::Owner,
+        decided_at,
+    });
+    bench.take();
+    // Only what the advert itself permits is left.
+    bench.now = decided_at.plus(lease::length(INTERVAL));
+    bench.give(Input::LegBecameUsable);
+    assert_eq!(bench.machine.role(), Role::Active);
+    bench.now = bench.now.plus(1);
+    bench.give(Input::LegBecameUsable);
+    assert_eq!(bench.machine.role(), Role::Standby);
+}
+
+#[test]
+fn c7_an_advert_that_left_after_the_previous_credit_ended_credits_nothing() {
+    let mut bench = Bench::active(settings());
+    bench.now = bench.machine.deadline().unwrap();
+    while bench.machine.status().role == Role::Active && bench.ordered.is_empty() {
+        bench.machine.handle(bench.now, Input::DeadlineReached);
+        while let Some(output) = bench.machine.poll_output() {
+            if let Output::SendAdvert { .. } = output {
+                bench.ordered.push(output);
+            }
+        }
+        bench.now = bench.machine.deadline().unwrap().max(bench.now);
+    }
+    // The process stalls between the decision and the end of the send.
+    let decided_at = match bench.take()[..] {
+        [Output::SendAdvert { decided_at, .. }] => decided_at,
+        ref other => panic!("{other:?}"),
+    };
+    bench.now = decided_at.plus(lease::length(INTERVAL));
+    bench.give(Input::AdvertLeft {
+        kind: AdvertKind::Owner,
+        decided_at,
+    });
+    assert_eq!(
+        bench.words(),
+        ["alarm LeaseLapsed", "clear", "hush", "standby LeaseLapsed"]
+    );
+}
+
+#[test]
+fn c7_an_active_that_stalled_past_its_credit_rejoins_as_standby() {
+    let mut bench = Bench::active(settings());
+    bench.stall(lease::length(INTERVAL));
+    assert_eq!(
+        bench.words(),
+        ["alarm LeaseLapsed", "clear", "hush", "standby LeaseLapsed"]
+    );
+    assert_eq!(bench.machine.counters().lease_lapsed, 1);
+    assert_eq!(
+        bench.machine.deadline(),
+        Some(bench.now.plus(WAIT - INTERVAL / 2))
+    );
+}
+
+#[test]
+fn an_active_that_stalled_for_less_goes_on() {
+    let mut bench = Bench::active(settings());
+    bench.stall(INTERVAL);
+    assert_eq!(bench.words(), ["send Owner 150", "renew"]);
+}
+
+#[test]
+fn c11_a_standby_that_overslept_waits_anew() {
+    let mut bench = Bench::standby(settings());
+    bench.advert(PEER, 200);
+    bench.stall(WAIT + 1);
+    assert_eq!(bench.words(), ["alarm Overslept"]);
+    assert_eq!(
+        bench.machine.deadline(),
+        Some(bench.now.plus(WAIT - INTERVAL / 2))
+    );
+    assert_eq!(bench.machine.counters().overslept, 1);
+}
+
+#[test]
+fn c11_a_claim_that_is_late_by_less_than_half_an_interval_still_leaves_time_for_answers() {
+    let mut bench = Bench::standby(settings());
+    bench.advert(PEER, 200);
+    bench.stall(WAIT - 1);
+    assert_eq!(bench.words(), ["send Claim 1"]);
+    let asked = bench.now;
+    bench.pass(INTERVAL);
+    assert_eq!(bench.machine.role(), Role::Active);
+    assert_eq!(bench.machine.status().since, asked.plus(INTERVAL / 2));
+}
+
+#[test]
+fn c11_a_claimer_that_overslept_waits_anew() {
+    let mut bench = bench_in("claiming");
+    bench.stall(INTERVAL + 1);
+    assert_eq!(bench.words(), ["alarm Overslept"]);
+    let mut bench = bench_in("released");
+    bench.stall(INTERVAL);
+    assert_eq!(bench.words(), ["alarm Overslept"]);
+}
+
+#[test]
+fn of_two_that_ask_the_one_with_the_lower_address_waits_one_interval_more() {
+    let mut low = bench_in("claiming");
+    low.advert(PEER, 1);
+    assert_eq!(
+        low.machine.deadline(),
+        Some(low.now.plus(WAIT + INTERVAL - INTERVAL / 2))
+    );
+    assert_eq!(low.machine.counters().claims_lost, 1);
+
+    let mut high = Bench::standby(Settings {
+        address: PEER,
+        peer: OWN,
+        ..settings()
+    });
+    high.pass(SECOND - INTERVAL / 2);
+    high.advert(OWN, 1);
+    assert_eq!(high.machine.deadline(), Some(high.now.plus(WAIT - INTERVAL / 2)));
+    assert_eq!(high.machine.counters().claims_lost, 0);
+}
+
+#[test]
+fn b01_on_equal_priority_the_lower_address_steps_down() {
+    let mut low = Bench::active(settings());
+    low.advert(PEER, 150);
+    assert_eq!(low.machine.role(), Role::Standby);
+    let mut high = Bench::active(Settings {
+        address: PEER,
+        peer: OWN,
+        ..settings()
+    });
+    high.advert(OWN, 150);
+    assert_eq!(high.machine.role(), Role::Active);
+    assert!(
+        high.take().contains(&Output::AnnounceAgain),
+        "the winner announces again"
+    );
+}
+
+#[test]
+fn b01_addresses_compare_as_unsigned_numbers() {
+    let high = Ipv4Addr::new(200, 0, 0, 1);
+    let mut bench = Bench::active(Settings {
+        address: Ipv4Addr::new(100, 0, 0, 1),
+        peer: high,
+        ..settings()
+    });
+    bench.advert(high, 150);
+    assert_eq!(bench.machine.role(), Role::Standby);
+}
+
+#[test]
+fn b30_a_standby_of_equal_or_higher_priority_stays_standby() {
+    for preempt in [false, true] {
+        for address in [OWN, PEER] {
+            let peer = if address == OWN { PEER } else { OWN };
+            let mut bench = Bench::standby(Settings {
+                preempt,
+                address,
+                peer,
+                ..settings()
+            });
+            for _ in 0..50 {
+                bench.advert(peer, 150);
+                bench.pass(INTERVAL);
+            }
+            assert_eq!(bench.machine.role(), Role::Standby);
+            assert!(bench.words().is_empty());
+        }
+    }
+}
+
+#[test]
+fn without_preemption_a_worse_owner_stays() {
+    let mut bench = Bench::standby(settings());
+    for _ in 0..50 {
+        bench.advert(PEER, 2);
+        bench.pass(INTERVAL);
+    }
+    assert!(bench.words().is_empty());
+}
+
+#[test]
+fn with_preemption_the_better_standby_asks_for_release_and_takes_over_after_it() {
+    let mut bench = Bench::standby(Settings {
+        preempt: true,
+        ..settings()
+    });
+    for _ in 0..3 {
+        bench.advert(PEER, 100);
+        bench.pass(INTERVAL);
+    }
+    assert_eq!(bench.words(), ["send Preempt 150"; 4]);
+    bench.advert(PEER, 0);
+    bench.pass(RELEASE_WAIT_MAX_NANOS);
+    assert_eq!(bench.machine.role(), Role::Active);
+}
+
+#[test]
+fn b02_a_failed_leg_sends_nothing_and_comes_back_listening() {
+    let mut bench = Bench::active(settings());
+    bench.give(Input::LegFailed(LegFault::NoAddress));
+    bench.pass(5 * SECOND);
+    assert_eq!(
+        bench.words(),
+        ["clear", "hush", "initialize LegFailed(NoAddress)"]
+    );
+    assert_eq!(bench.machine.status().leg_fault, Some(LegFault::NoAddress));
+    bench.give(Input::LegBecameUsable);
+    assert_eq!(bench.words(), ["standby BeganListening"]);
+    assert_eq!(
+        bench.machine.deadline(),
+        Some(bench.now.plus(SECOND - INTERVAL / 2))
+    );
+}
+
+#[test]
+fn b09_repeated_send_errors_end_the_term_with_an_alarm() {
+    let mut bench = Bench::active(settings());
+    bench.sends_work = false;
+    bench.pass(lease::length(INTERVAL));
+    assert_eq!(bench.machine.role(), Role::Standby);
+    let words = bench.words();
+    assert!(words.contains(&"alarm SendErrors".to_owned()), "{words:?}");
+    assert_eq!(words.last().map(String::as_str), Some("standby SendErrors"));
+    assert!(bench.machine.status().send_failing);
+    // Unable to ask, it never claims, and hears the peer meanwhile.
+    bench.pass(20 * WAIT);
+    assert_eq!(bench.machine.role(), Role::Standby);
+    bench.sends_work = true;
+    bench.pass(2 * WAIT);
+    assert_eq!(bench.machine.role(), Role::Active);
+    assert!(!bench.machine.status().send_failing);
+}
+
+#[test]
+fn b09_a_single_send_error_is_retried_soon() {
+    let mut bench = Bench::active(settings());
+    bench.sends_work = false;
+    bench.pass(INTERVAL / 2);
+    bench.sends_work = true;
+    bench.take();
+    bench.pass(INTERVAL / 4);
+    assert!(bench.words().contains(&"send Owner 150".to_owned()));
+    assert_eq!(bench.machine.role(), Role::Active);
+}
+
+#[test]
+fn b11_a_release_shortens_the_wait_to_the_skew_or_5_ms() {
+    let mut bench = Bench::standby(settings());
+    bench.advert(PEER, 200);
+    bench.advert(PEER, 0);
+    assert_eq!(
+        bench.machine.deadline(),
+        Some(bench.now.plus(RELEASE_WAIT_MAX_NANOS))
+    );
+    let mut quick = Bench::standby(Settings {
+        interval: interval(10),
+        ..settings()
+    });
+    quick.give(Input::AdvertReceived(HeardAdvert {
+        at: quick.now,
+        source: PEER,
+        priority: Priority::from_wire(200),
+        interval: interval(10),
+        same_addresses: true,
+    }));
+    quick.advert(PEER, 0);
+    assert_eq!(quick.machine.deadline(), Some(quick.now.plus(4_140_625)));
+}
+
+#[test]
+fn b11_an_owner_heard_after_its_release_holds_the_standby_again() {
+    let mut bench = Bench::standby(settings());
+    bench.advert(PEER, 0);
+    bench.advert(PEER, 200);
+    assert_eq!(
+        bench.machine.deadline(),
+        Some(bench.now.plus(WAIT - INTERVAL / 2))
+    );
+}
+
+#[test]
+fn b12_the_winner_of_a_contention_announces_again_and_answers_at_once() {
+    let mut bench = Bench::active(settings());
+    bench.advert(PEER, 100);
+    bench.pass(0);
+    assert_eq!(
+        bench.words(),
+        ["alarm Contended", "announce again", "send Owner 150", "renew"]
+    );
+    bench.pass(INTERVAL / 2);
+    bench.take();
+    bench.advert(PEER, 0);
+    bench.pass(0);
+    assert_eq!(bench.words(), ["announce again", "send Owner 150", "renew"]);
+}
+
+#[test]
+fn an_owner_answers_a_claim_at_once_but_leaves_space_between_adverts() {
+    let mut bench = Bench::active(settings());
+    for _ in 0..1000 {
+        bench.advert(PEER, 1);
+        bench.pass(INTERVAL / 1000);
+    }
+    let sent = bench
+        .words()
+        .iter()
+        .filter(|word| word.starts_with("send"))
+        .count();
+    assert!((8..=10).contains(&sent), "{sent} adverts in one interval");
+}
+
+#[test]
+fn b25_the_own_source_address_never_changes_the_role_and_is_reported_once() {
+    for state in STATES {
+        let mut bench = bench_in(state);
+        let before = (bench.machine.role(), bench.machine.deadline());
+        for priority in [0, 1, 150, 151, 255] {
+            bench.advert(OWN, priority);
+        }
+        assert_eq!(
+            (bench.machine.role(), bench.machine.deadline()),
+            before,
+            "{state}"
+        );
+        assert_eq!(bench.words(), ["alarm LoopOrDuplicateAddress"], "{state}");
+        assert_eq!(bench.machine.counters().own_source_received, 5);
+    }
+}
+
+#[test]
+fn b28_m17_a_foreign_group_moves_nothing_is_counted_and_alarmed_and_answered() {
+    for state in STATES {
+        let mut bench = bench_in(state);
+        let role = bench.machine.role();
+        let deadline = bench.machine.deadline();
+        bench.advert(STRANGER, 250);
+        bench.advert(STRANGER, 0);
+        assert_eq!(bench.machine.role(), role, "{state}");
+        assert_eq!(bench.machine.counters().foreign_received, 2);
+        if role == Role::Active {
+            assert_eq!(bench.machine.deadline(), Some(bench.now), "answers at once");
+        } else {
+            assert_eq!(bench.machine.deadline(), deadline, "{state}");
+        }
+    }
+}
+
+#[test]
+fn m17_a_learned_interval_is_clamped_to_three_seconds_or_ten_own_intervals() {
+    for (own, clamped) in [(100, 3 * SECOND), (1000, 10 * SECOND)] {
+        let mut bench = Bench::standby(Settings {
+            interval: interval(own),
+            ..settings()
+        });
+        bench.give(Input::AdvertReceived(HeardAdvert {
+            at: bench.now,
+            source: PEER,
+            priority: Priority::from_wire(200),
+            interval: Centiseconds::new(4095).unwrap(),
+            same_addresses: true,
+        }));
+        assert_eq!(bench.machine.status().learned_interval_nanos, clamped);
+        assert_eq!(bench.machine.counters().interval_clamped, 1);
+        assert!(bench.words()[0].starts_with("alarm IntervalClamped"));
+    }
+}
+
+#[test]
+fn b24_another_address_list_is_counted_alarmed_once_and_holds_the_standby() {
+    let mut bench = Bench::standby(settings());
+    for _ in 0..50 {
+        bench.give(Input::AdvertReceived(HeardAdvert {
+            at: bench.now,
+            source: PEER,
+            priority: Priority::from_wire(200),
+            interval: interval(100),
+            same_addresses: false,
+        }));
+        bench.pass(INTERVAL);
+    }
+    assert_eq!(bench.machine.role(), Role::Standby);
+    assert_eq!(bench.words(), ["alarm AddressListDiffers"]);
+    assert_eq!(bench.machine.counters().address_list_differed, 50);
+}
+
+#[test]
+fn after_a_hand_over_preemption_rests_until_the_peer_lets_go() {
+    let mut bench = Bench::active(Settings {
+        preempt: true,
+        ..settings()
+    });
+    bench.give(Input::HandOverOrdered);
+    bench.take();
+    for _ in 0..20 {
+        bench.advert(PEER, 100);
+        bench.pass(INTERVAL);
+    }
+    assert!(bench.words().is_empty());
+    bench.advert(PEER, 0);
+    bench.pass(RELEASE_WAIT_MAX_NANOS);
+    assert_eq!(bench.machine.role(), Role::Active);
+}
+
+#[test]
+fn a_release_that_crosses_the_own_one_is_not_taken_at_its_word() {
+    let mut bench = Bench::active(settings());
+    bench.give(Input::HandOverOrdered);
+    bench.take();
+    bench.advert(PEER, 0);
+    bench.pass(INTERVAL / 2);
+    assert_eq!(bench.words()[..3], ["send Claim 1"; 3]);
+    assert_eq!(bench.machine.role(), Role::Active);
+}
+
+#[test]
+fn a_silent_main_process_keeps_the_node_out_until_it_speaks() {
+    let mut bench = Bench::active(settings());
+    bench.give(Input::MainFellSilent);
+    bench.pass(10 * SECOND);
+    assert_eq!(bench.machine.role(), Role::Initialize);
+    bench.take();
+    bench.give(Input::MainSpokeAgain);
+    assert_eq!(bench.words(), ["standby BeganListening"]);
+}
+
+#[test]
+fn a_stopped_machine_never_comes_back() {
+    let mut bench = Bench::active(settings());
+    bench.give(Input::StopOrdered);
+    bench.take();
+    bench.give(Input::LegBecameUsable);
+    bench.give(Input::MainSpokeAgain);
+    bench.pass(10 * SECOND);
+    assert!(bench.words().is_empty());
+}
+
+#[test]
+fn m18_a_changed_interval_is_advertised_at_the_shorter_rate_and_leased_by_the_shorter_one() {
+    for (old, new) in [(1000u16, 100u16), (100, 1000)] {
+        let mut bench = Bench::active(Settings {
+            interval: interval(old),
+            ..settings()
+        });
+        bench.give(Input::Reconfigured(Settings {
+            interval: interval(new),
+            ..settings()
+        }));
+        bench.pass(SECOND - 1);
+        let mut adverts = 0;
+        let mut last = MonoTime::ZERO;
+        for output in bench.take() {
+            match output {
+                Output::SendAdvert {
+                    interval: wire,
+                    decided_at,
+                    ..
+                } => {
+                    adverts += 1;
+                    last = decided_at;
+                    assert_eq!(wire, interval(new), "{old} to {new}");
+                }
+                Output::RenewLease { deadline } if new > old => {
+                    assert!(deadline <= last.plus(lease::length(INTERVAL)), "{old} to {new}");
+                }
+                _ => {}
+            }
+        }
+        assert_eq!(adverts, 10, "{old} to {new}");
+        assert_eq!(bench.machine.role(), Role::Active, "{old} to {new}");
+        bench.pass(10 * SECOND);
+        assert_eq!(bench.machine.role(), Role::Active, "{old} to {new}");
+    }
+}
+
+#[test]
+fn an_alarm_of_one_kind_is_raised_once_a_minute() {
+    let mut bench = Bench::standby(settings());
+    for _ in 0..1210 {
+        bench.advert(PEER, 200);
+        bench.advert(STRANGER, 200);
+        bench.pass(INTERVAL);
+    }
+    assert_eq!(bench.words().len(), 3);
+}
+
+#[test]
+fn inputs_are_serde_values() {
+    let input = Input::AdvertReceived(HeardAdvert {
+        at: at(5),
+        source: PEER,
+        priority: Priority::RELEASE,
+        interval: interval(100),
+        same_addresses: true,
+    });
+    let line = serde_json::to_string(&input).unwrap();
+    assert_eq!(serde_json::from_str::<Input>(&line).unwrap(), input);
+}

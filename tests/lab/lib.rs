@@ -4,6 +4,7 @@
 //! [`measure`] holds probers, samplers and captures; [`scenario`] the runs of `onearm-lab`.
 
 pub mod clock;
+pub mod kernel_state;
 pub mod lab;
 pub mod measure;
 pub mod netns;

@@ -244,9 +244,18 @@ impl OneArm {
     /// # Errors
     /// When `ip` refuses.
     pub fn address_leg(&self, short: &str) -> Result<()> {
-        let ns = self.ns(short);
-        ns.run(&format!("ip addr add {}/24 dev eth0", address(short)))?;
-        ns.run(&format!("ip route replace default via {ROUTER}"))
+        self.ns(short)
+            .run(&format!("ip addr add {}/24 dev eth0", address(short)))?;
+        self.default_route(short)
+    }
+
+    /// Gives node `short` its default route again, which goes when its leg goes down.
+    ///
+    /// # Errors
+    /// When `ip` refuses.
+    pub fn default_route(&self, short: &str) -> Result<()> {
+        self.ns(short)
+            .run(&format!("ip route replace default via {ROUTER}"))
             .map(drop)
     }
 

@@ -85,7 +85,7 @@ impl Node for FrrNode {
 
     fn start(&mut self) -> Result<()> {
         nat::remove(&self.ns)?;
-        nat::install(&self.ns, &self.spec)?;
+        nat::install(&self.ns, &self.spec, &self.dir)?;
         self.make_macvlan()?;
         let lines: Vec<String> = self
             .spec

@@ -124,7 +124,7 @@ impl Node for KeepalivedNode {
 
     fn start(&mut self) -> Result<()> {
         nat::remove(&self.ns)?;
-        nat::install(&self.ns, &self.spec)?;
+        nat::install(&self.ns, &self.spec, &self.dir)?;
         let conf = self.write_configuration()?.display().to_string();
         let pid_files = ["pid", "vrrp.pid", "checkers.pid"].map(|name| {
             let path = self.dir.join(name);
@@ -179,13 +179,7 @@ impl Node for KeepalivedNode {
 
     fn clean_up(&mut self) -> Result<()> {
         self.priority = self.spec.priorities[self.index];
-        for address in self.spec.owned() {
-            // It is there only on a node that was killed while Active.
-            drop(
-                self.ns
-                    .output(&["ip", "addr", "del", &format!("{address}/32"), "dev", "eth0"])?,
-            );
-        }
+        super::forget_addresses(&self.ns, &self.spec.owned())?;
         nat::remove(&self.ns)
     }
 

@@ -259,3 +259,18 @@ pub(crate) fn folder(lab: &OneArm, index: usize) -> Result<PathBuf> {
     fs::create_dir_all(&dir)?;
     Ok(dir)
 }
+
+/// Takes from `eth0` what a killed peer left there.
+pub(crate) fn forget_addresses(ns: &Namespace, owned: &[std::net::Ipv4Addr]) -> Result<()> {
+    let there = ns.run("ip -4 -o addr show dev eth0")?;
+    let present: std::collections::HashSet<&str> = there.split_whitespace().collect();
+    for address in owned
+        .iter()
+        .map(|a| format!("{a}/32"))
+        .filter(|a| present.contains(a.as_str()))
+    {
+        // keepalived may still be taking it away.
+        ns.output(&["ip", "addr", "del", &address, "dev", "eth0"])?;
+    }
+    Ok(())
+}

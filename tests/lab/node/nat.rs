@@ -1,6 +1,6 @@
 //! NAT by nftables for the peers, which only move addresses.
 
-use std::fmt::Write as _;
+use std::{fmt::Write as _, path::Path};
 
 use anyhow::Result;
 
@@ -11,12 +11,13 @@ use crate::{
 
 /// Makes the kernel of `ns` balance as the services say: DNAT to a hash of client and port, masquerade for Both-NAT and
 /// for clients of the servers' own network.
-pub(crate) fn install(ns: &Namespace, spec: &PairSpec) -> Result<()> {
+pub(crate) fn install(ns: &Namespace, spec: &PairSpec, dir: &Path) -> Result<()> {
     ns.sysctl("net.ipv4.ip_forward", "1")?;
     ns.sysctl("net.ipv4.conf.all.send_redirects", "0")?;
     ns.sysctl("net.ipv4.conf.eth0.send_redirects", "0")?;
-    ns.exec(&["nft", &ruleset(spec)])?;
-    Ok(())
+    let file = dir.join("nat.nft");
+    std::fs::write(&file, ruleset(spec))?;
+    ns.exec(&["nft", "-f", &file.display().to_string()]).map(drop)
 }
 
 /// Removes it.

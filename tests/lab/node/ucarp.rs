@@ -72,7 +72,7 @@ impl Node for UcarpNode {
 
     fn start(&mut self) -> Result<()> {
         nat::remove(&self.ns)?;
-        nat::install(&self.ns, &self.spec)?;
+        nat::install(&self.ns, &self.spec, &self.dir)?;
         let (up, down) = (self.script("add")?, self.script("del")?);
         let own = topology::address(self.short()).to_string();
         let vip = self.spec.announce[0].to_string();
@@ -113,13 +113,7 @@ impl Node for UcarpNode {
     }
 
     fn clean_up(&mut self) -> Result<()> {
-        for address in self.spec.owned() {
-            // It is there only on a node that was killed while Active.
-            drop(
-                self.ns
-                    .output(&["ip", "addr", "del", &format!("{address}/32"), "dev", "eth0"])?,
-            );
-        }
+        super::forget_addresses(&self.ns, &self.spec.owned())?;
         nat::remove(&self.ns)
     }
 

@@ -1,8 +1,15 @@
 //! The runs of `onearm-lab`.
 
 pub mod basic;
+mod budgets;
+mod dead_node;
 mod drawing;
 pub mod failover;
+mod field;
+mod promiscuous;
+mod restore;
+mod scale;
+mod smoke;
 
 use std::{
     net::SocketAddrV4,
@@ -67,6 +74,13 @@ pub fn all() -> Vec<Scenario> {
     let mut list = Vec::new();
     list.push(basic::scenario());
     list.extend(failover::scenarios());
+    list.push(dead_node::scenario());
+    list.push(promiscuous::scenario());
+    list.push(scale::scenario());
+    list.extend(restore::scenarios());
+    list.push(budgets::scenario());
+    list.extend(field::scenarios());
+    list.push(smoke::scenario());
     list
 }
 

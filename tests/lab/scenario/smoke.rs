@@ -1,0 +1,36 @@
+//! A minute of everything, for `make test`.
+
+use std::time::Duration;
+
+use anyhow::Result;
+
+use super::{Run, Scenario, basic, failover, restore};
+use crate::{
+    node::Kind,
+    service::{Mode, PairSpec},
+};
+
+/// The scenario.
+pub(super) fn scenario() -> Scenario {
+    Scenario {
+        name: "smoke",
+        about: "a minute of everything, for `make test`",
+        for_peers: true,
+        run,
+    }
+}
+
+fn run(run: &mut Run) -> Result<()> {
+    for mode in [Mode::BothNat, Mode::Dnat] {
+        basic::one_mode(run, mode, 100)?;
+    }
+    let interval = run.wanted.interval.unwrap_or(Duration::from_millis(100));
+    let spec = PairSpec::web_and_echo(Mode::Dnat, interval);
+    for fault in [failover::Fault::Kill, failover::Fault::Stop] {
+        failover::repeat(run, fault, &spec, 1)?;
+    }
+    if run.wanted.kind == Kind::Onearm {
+        restore::restore(run)?;
+    }
+    Ok(())
+}

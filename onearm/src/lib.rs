@@ -5,3 +5,4 @@ pub mod check;
 pub mod cli;
 pub mod config;
 pub mod control;
+pub mod health;

@@ -1,0 +1,146 @@
+use std::net::SocketAddrV4;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use futures_util::StreamExt as _;
+use futures_util::stream::FuturesUnordered;
+use tokio::net::TcpStream;
+use tokio::sync::watch;
+
+use super::machine::{Input, Machine, Output, ServerView};
+use super::spec::{CheckResult, CheckSpec, ServerKey};
+
+/// Checks that run at a time unless the daemon says otherwise: each holds a descriptor for at most its time-out. With more
+/// servers than that *and all of them silent*, a round of checks takes longer than the interval.
+pub const DEFAULT_CAPACITY: usize = 1_024;
+
+/// Health of all checked servers. Clones share it.
+#[derive(Clone, Debug)]
+pub struct Health {
+    machine: Arc<Mutex<Machine>>,
+    wanted: Arc<watch::Sender<Arc<Vec<CheckSpec>>>>,
+    changes: watch::Receiver<u64>,
+}
+
+impl Health {
+    /// The shared view, and the task that checks; it ends when every clone of the view is gone. `seed` spreads the checks,
+    /// `capacity` as for [`Machine::new`].
+    pub fn new(seed: u64, capacity: usize) -> (Self, impl Future<Output = ()> + Send + use<>) {
+        let machine = Arc::new(Mutex::new(Machine::new(seed, capacity)));
+        let (wanted, specs) = watch::channel(Arc::default());
+        let (changed, changes) = watch::channel(0);
+        let task = drive(Arc::clone(&machine), specs, changed);
+        (
+            Self {
+                machine,
+                wanted: Arc::new(wanted),
+                changes,
+            },
+            task,
+        )
+    }
+
+    /// Checks these servers from now on, and no others. Those already checked keep their state.
+    pub fn configure(&self, specs: Vec<CheckSpec>) {
+        self.wanted.send_replace(Arc::new(specs));
+    }
+
+    /// Counts changes of servers; wakes its reader when a server went into rotation or out of it.
+    pub fn changes(&self) -> watch::Receiver<u64> {
+        self.changes.clone()
+    }
+
+    /// The server as it is now; `None` = it is not checked, and so in rotation.
+    pub fn view(&self, key: &ServerKey) -> Option<ServerView> {
+        locked(&self.machine).view(now(), key)
+    }
+
+    /// Checks this machine could not make since the start, for lack of descriptors or ports.
+    pub fn not_tried(&self) -> u64 {
+        locked(&self.machine).not_tried()
+    }
+
+    /// Whether new flows may go to the server.
+    pub fn in_rotation(&self, key: &ServerKey) -> bool {
+        self.view(key).is_none_or(|view| view.in_rotation)
+    }
+}
+
+/// A machine left by a panic is still consistent: it is only ever changed by its own methods.
+fn locked(machine: &Mutex<Machine>) -> MutexGuard<'_, Machine> {
+    machine.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn now() -> Instant {
+    tokio::time::Instant::now().into_std()
+}
+
+async fn drive(
+    machine: Arc<Mutex<Machine>>,
+    mut wanted: watch::Receiver<Arc<Vec<CheckSpec>>>,
+    changed: watch::Sender<u64>,
+) {
+    let mut checks = FuturesUnordered::new();
+    loop {
+        let deadline = {
+            let mut machine = locked(&machine);
+            machine.time_passed(now());
+            while let Some(output) = machine.poll_output() {
+                match output {
+                    Output::StartCheck {
+                        check,
+                        target,
+                        timeout,
+                    } => {
+                        checks.push(async move { (check, connect(target, timeout).await) });
+                    }
+                    Output::ChangeServer {
+                        key: ServerKey { service, server },
+                        up,
+                        result,
+                    } => {
+                        tracing::info!(service, server, up, %result, "server changed");
+                        changed.send_modify(|count| *count += 1);
+                    }
+                }
+            }
+            machine.deadline()
+        };
+        let wake = async {
+            match deadline {
+                Some(at) => tokio::time::sleep_until(at.into()).await,
+                None => std::future::pending().await,
+            }
+        };
+        // Cancel-safe: `next` loses no result, `changed` only looks, the sleep is made anew.
+        tokio::select! {
+            Some((check, result)) = checks.next() => {
+                locked(&machine).handle(now(), Input::CheckEnded { check, result });
+            }
+            configured = wanted.changed() => {
+                if configured.is_err() {
+                    return;
+                }
+                let specs = wanted.borrow_and_update().as_ref().clone();
+                locked(&machine).handle(now(), Input::Configured(specs));
+            }
+            () = wake => {}
+        }
+    }
+}
+
+/// One check: a connection, reset at once so that no closed connections pile up here.
+async fn connect(target: SocketAddrV4, timeout: Duration) -> CheckResult {
+    let started = tokio::time::Instant::now();
+    match tokio::time::timeout(timeout, TcpStream::connect(target)).await {
+        Ok(Ok(stream)) => {
+            let elapsed = started.elapsed();
+            if let Err(error) = socket2::SockRef::from(&stream).set_linger(Some(Duration::ZERO)) {
+                tracing::debug!(%error, "check connection closes slowly");
+            }
+            CheckResult::Connected(elapsed)
+        }
+        Ok(Err(error)) => CheckResult::of_error(&error),
+        Err(_) => CheckResult::TimedOut(timeout),
+    }
+}

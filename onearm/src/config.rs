@@ -6,7 +6,6 @@
 //! when there is no error.
 
 mod diagnostic;
-mod lease;
 pub mod limits;
 mod load;
 mod node;
@@ -23,7 +22,6 @@ mod walk;
 mod tests;
 
 pub use diagnostic::{Diagnostic, Severity};
-pub use lease::{Lease, undercuts_lease};
 pub use load::{DEFAULT_NODE_FILE, DEFAULT_PAIR_FILE, Loaded, Refused, load, read, read_node, read_pair};
 pub use node::{Attach, Leg, NodeConfig, Peer, Role};
 pub use node_file::parse_node;

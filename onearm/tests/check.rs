@@ -25,37 +25,41 @@ fn transcript(output: &Output) -> String {
     text
 }
 
-#[test]
-fn every_case_is_judged_as_expected() {
-    let bless = std::env::var_os("ONEARM_BLESS").is_some();
+/// What the command says of a case, by folder.
+fn judged() -> Vec<(PathBuf, String)> {
     let mut folders: Vec<PathBuf> = std::fs::read_dir(cases())
         .expect("cases")
         .map(|entry| entry.expect("an entry").path())
         .collect();
     folders.sort();
     assert!(folders.len() > 10, "the cases are there");
-    let mut wrong = String::new();
-    for folder in folders {
+    let judge = |folder: PathBuf| {
         let file = |name: &str| {
-            let own = folder.join(name);
-            if own.exists() {
+            if folder.join(name).exists() {
                 name.to_owned()
             } else {
                 format!("../valid/{name}")
             }
         };
-        let found = transcript(&onearm(
-            &folder,
-            &[
-                "check",
-                "--node",
-                &file("node.toml"),
-                "--pair",
-                &file("pair.toml"),
-            ],
-        ));
+        let args = [
+            "check",
+            "--node",
+            &file("node.toml"),
+            "--pair",
+            &file("pair.toml"),
+        ];
+        let found = transcript(&onearm(&folder, &args));
+        (folder, found)
+    };
+    folders.into_iter().map(judge).collect()
+}
+
+#[test]
+fn every_case_is_judged_as_expected() {
+    let mut wrong = String::new();
+    for (folder, found) in judged() {
         let golden = folder.join("expected.txt");
-        if bless {
+        if std::env::var_os("ONEARM_BLESS").is_some() {
             std::fs::write(&golden, &found).expect("the expectation is written");
             continue;
         }
@@ -74,27 +78,19 @@ fn every_case_is_judged_as_expected() {
 
 #[test]
 fn b154_only_files_without_error_exit_with_0_and_every_error_has_its_line() {
-    for folder in std::fs::read_dir(cases())
-        .expect("cases")
-        .map(|entry| entry.expect("an entry").path())
-    {
-        let expected = std::fs::read_to_string(folder.join("expected.txt")).expect("an expectation");
-        let errors: Vec<&str> = expected
-            .lines()
-            .filter(|line| line.contains(": error: "))
-            .collect();
-        let good = expected.ends_with("exit 0\n");
+    for (folder, found) in judged() {
+        let errors: Vec<&str> = found.lines().filter(|line| line.contains(": error: ")).collect();
+        let good = found.ends_with("exit 0\n");
         assert_eq!(good, errors.is_empty(), "{}", folder.display());
-        assert!(good || expected.ends_with("exit 3\n"), "{}", folder.display());
+        assert!(good || found.ends_with("exit 3\n"), "{}", folder.display());
         let located = |line: &&str| {
-            let mut parts = line.split(':').skip(1);
-            parts.next().is_some_and(|n| n.parse::<u32>().is_ok())
-                && parts.next().is_some_and(|n| n.parse::<u32>().is_ok())
+            let mut parts = line.split(':').skip(1).map(str::parse::<u32>);
+            matches!((parts.next(), parts.next()), (Some(Ok(_)), Some(Ok(_))))
         };
         let whole_file = |line: &&str| line.ends_with("error: the file says nothing");
         assert!(
             errors.iter().all(|line| located(line) || whole_file(line)),
-            "{expected}"
+            "{found}"
         );
     }
 }

@@ -90,6 +90,7 @@ pub(super) fn judge(
         }
     }
     gateways(file, of_pair);
+    direct(file, of_pair);
 }
 
 /// The network an address is the first or last of.
@@ -118,21 +119,39 @@ fn gateways(file: &PairFile, findings: &mut Findings) {
             findings.error("duplicate-gateway", field, message, "remove one of them");
             continue;
         }
-        let clash = gateways[..index]
-            .iter()
-            .position(|other| other.leg != gateway.leg && (overlap(other.address, address)));
+        let clash = gateways[..index].iter().position(|other| {
+            let same = other.address.trunc() == address.trunc();
+            same || other.leg != gateway.leg && overlap(other.address, address)
+        });
         if let Some(other) = clash {
             let path = file.gateway_path(other);
             let message = format!(
-                "its network overlaps that of {path}, which is on leg \"{}\"",
+                "{path} (leg \"{}\") has its network or a part of it",
                 gateways[other].leg
             );
-            findings.error(
-                "gateway-overlap",
-                field,
-                message,
-                "a network is on one leg; correct the length or the leg",
-            );
+            let remedy = "a network has one gateway address and one leg; correct the length, or remove one";
+            findings.error("gateway-overlap", field, message, remedy);
+        }
+    }
+}
+
+/// A host or network is listed as direct once.
+fn direct(file: &PairFile, findings: &mut Findings) {
+    let mut seen: HashMap<Ipv4Net, String> = HashMap::new();
+    for (index, gateway) in file.parsed.config.gateways.iter().enumerate() {
+        for (place, prefix) in gateway.direct.iter().enumerate() {
+            let field = format!("{}.direct[{place}]", file.gateway_path(index));
+            if let Some(first) = seen.get(prefix) {
+                let message = format!("{prefix} stands in {first} already");
+                findings.error(
+                    "duplicate-prefix",
+                    field,
+                    message,
+                    "remove one; the list is for the whole pair",
+                );
+            } else {
+                seen.insert(*prefix, field);
+            }
         }
     }
 }

@@ -48,8 +48,7 @@ impl Capacity {
 }
 
 fn service(service: &ServiceConfig) -> ServiceCapacity {
-    let ports = u64::from(service.snat_ports.count() / 2 * 2);
-    let per_server = ports * service.snat.len() as u64;
+    let per_server = u64::from(service.snat_ports.count()) * service.snat.len() as u64;
     ServiceCapacity {
         name: service.name.clone(),
         vip: service.vip,
@@ -63,8 +62,8 @@ const BUCKET_BYTES: u64 = 17 * 64;
 /// Entries of a bucket.
 const BUCKET_ENTRIES: u64 = 16;
 
-/// Memory of a flow table for `max_flows`: two entries a flow, a power of two of buckets, at most 85 % full.
+/// Memory of a flow table for `max_flows`: two entries a flow, a power of two of buckets, at most 80 % full.
 pub fn flow_table_bytes(max_flows: u32) -> u64 {
-    let entries = 2 * u64::from(max_flows) * 100 / 85;
+    let entries = 2 * u64::from(max_flows) * 100 / 80;
     entries.div_ceil(BUCKET_ENTRIES).next_power_of_two() * BUCKET_BYTES
 }

@@ -1,7 +1,9 @@
 use std::time::Duration;
 
+use onearm_ha::lease;
+
 use super::findings::Findings;
-use crate::config::{Auth, Lease, PairFile, undercuts_lease};
+use crate::config::{Auth, PairFile};
 
 /// Below this interval a stall of an ordinary thread is longer than a Standby waits.
 const SHORTEST_WITHOUT_REALTIME: Duration = Duration::from_millis(50);
@@ -9,13 +11,15 @@ const SHORTEST_WITHOUT_REALTIME: Duration = Duration::from_millis(50);
 pub(super) fn judge(file: &PairFile, findings: &mut Findings) {
     let pair = &file.parsed.config;
     let interval = pair.ha.advert_interval;
-    if undercuts_lease(interval) {
-        let lease = Lease::of(interval);
-        let message = format!(
-            "a lease may last {:?}, but the peer may claim after {:?}",
-            lease.latest_end, lease.earliest_claim
+    // At most 40.95 s.
+    let nanos = u64::try_from(interval.as_nanos()).unwrap_or(u64::MAX);
+    if let Err(too_long) = lease::check(lease::length(nanos), nanos) {
+        findings.error(
+            "lease",
+            "ha.advert_interval",
+            too_long.to_string(),
+            "write a longer interval",
         );
-        findings.error("lease", "ha.advert_interval", message, "write a longer interval");
     } else if interval < SHORTEST_WITHOUT_REALTIME {
         let message = "adverts this fast need real-time priority (LimitRTPRIO of the unit)";
         let remedy = "see `realtime` in `onearm status`; without it write \"100ms\"";

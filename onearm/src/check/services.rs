@@ -25,6 +25,21 @@ pub(super) fn judge(file: &PairFile, findings: &mut Findings) {
         }
         servers(file, index, service, findings);
         check(&path, service, findings);
+        if let Hairpin::Listed(prefixes) = &service.hairpin {
+            for (place, prefix) in prefixes
+                .iter()
+                .enumerate()
+                .filter(|(at, prefix)| prefixes[..*at].contains(prefix))
+            {
+                let field = format!("{path}.hairpin[{place}]");
+                findings.error(
+                    "duplicate-prefix",
+                    field,
+                    format!("{prefix} is listed twice"),
+                    "remove one",
+                );
+            }
+        }
         match service.mode {
             Mode::Dnat => dnat(file, index, service, &networks, findings),
             Mode::BothNat if file.parsed.says(&format!("{path}.hairpin")) => {

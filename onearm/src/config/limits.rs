@@ -31,7 +31,7 @@ pub const GATEWAYS: usize = 256;
 /// Most prefixes in one list (`direct`, `hairpin`).
 pub const PREFIXES_PER_LIST: usize = 64;
 /// Most prefixes in all lists of one kind.
-pub const PREFIXES: usize = 8_192;
+pub const PREFIXES: usize = 4_096;
 /// Most addresses in `ha.announce`.
 pub const ANNOUNCE: usize = 16;
 /// Most legs of a node.

@@ -1,0 +1,164 @@
+//! The Active's half: adverts, lease, stepping down.
+
+use super::{
+    ANSWER_SPACING, AdvertKind, Alarm, CHANGE_ADVERTS, Centiseconds, Election, Event, HeardAdvert,
+    IntervalChange, MonoTime, Output, Phase, Priority, State, Tenure,
+};
+use crate::lease;
+
+impl Election {
+    pub(super) fn hear_as_active(&mut self, now: MonoTime, heard: &HeardAdvert, tenure: Tenure) {
+        if heard.priority == Priority::RELEASE {
+            // The peer had taken over and let go: it may have announced, and never heard us (B12).
+            self.outputs.push_back(Output::AnnounceAgain);
+            self.answer(now, tenure);
+            return;
+        }
+        if (heard.priority, heard.source) > (self.settings.priority, self.settings.address) {
+            self.release(now);
+            let active_down_at = heard.at.plus(self.wait_nanos());
+            self.enter(
+                now,
+                State::Standby {
+                    active_down_at,
+                    phase: Phase::Waiting,
+                },
+                Event::BetterAdvert,
+            );
+            return;
+        }
+        if heard.priority != Priority::CLAIM {
+            self.counters.contended += 1;
+            self.alarm(now, Alarm::Contended);
+            self.outputs.push_back(Output::AnnounceAgain);
+        }
+        self.answer(now, tenure);
+    }
+
+    /// Brings the next advert forward: a better owner shows itself at once.
+    pub(super) fn answer(&mut self, now: MonoTime, tenure: Tenure) {
+        let soon = now.max(
+            tenure
+                .advertised_at
+                .plus(self.interval_nanos(now) / ANSWER_SPACING),
+        );
+        let advertise_at = tenure.advertise_at.min(soon);
+        self.state = State::Active(Tenure {
+            advertise_at,
+            ..tenure
+        });
+    }
+
+    pub(super) fn become_active(&mut self, now: MonoTime, event: Event) {
+        self.change = None;
+        self.counters.became_active += 1;
+        let tenure = Tenure {
+            advertise_at: now,
+            renew_at: now.plus(lease::RENEW_NANOS),
+            advertised_at: now,
+            credit_until: now.plus(lease::length(self.settings.interval.as_nanos())),
+            leased: false,
+        };
+        self.enter(now, State::Active(tenure), event);
+        self.advertise(now, tenure);
+    }
+
+    pub(super) fn judge_tenure(&mut self, now: MonoTime, tenure: Tenure) {
+        if now >= tenure.advertise_at {
+            self.advertise(now, tenure);
+        } else if now >= tenure.renew_at {
+            self.renew(now, tenure);
+        }
+    }
+
+    pub(super) fn advertise(&mut self, now: MonoTime, tenure: Tenure) {
+        self.send(now, AdvertKind::Owner, self.settings.priority);
+        let advertise_at = now.plus(self.interval_nanos(now));
+        self.state = State::Active(Tenure {
+            advertise_at,
+            advertised_at: now,
+            ..tenure
+        });
+    }
+
+    /// An advert decided on at `decided_at` left before `now`, and the previous credit still lasts at `now` (checked
+    /// on entry of [`Self::handle`]): the peer had no chance to claim in between.
+    pub(super) fn credit(&mut self, now: MonoTime, decided_at: MonoTime, tenure: Tenure) {
+        let length = lease::length(self.interval_nanos(now));
+        // A shorter new interval never shortens what an earlier advert permits.
+        let credit_until = tenure.credit_until.max(decided_at.plus(length));
+        self.renew(
+            now,
+            Tenure {
+                credit_until,
+                leased: true,
+                ..tenure
+            },
+        );
+        if !tenure.leased {
+            self.outputs.push_back(Output::StartAnnouncing);
+        }
+    }
+
+    pub(super) fn renew(&mut self, now: MonoTime, tenure: Tenure) {
+        // Before the first advert has left there is nothing to renew.
+        if tenure.leased {
+            self.lease_deadline = lease::deadline(tenure.credit_until, now);
+            self.outputs.push_back(Output::RenewLease {
+                deadline: self.lease_deadline,
+            });
+        }
+        self.state = State::Active(Tenure {
+            renew_at: now.plus(lease::RENEW_NANOS),
+            ..tenure
+        });
+    }
+
+    /// The credit ended as Active: nobody knows who owns the addresses now.
+    pub(super) fn lapse(&mut self, now: MonoTime) {
+        let event = if self.send_failing {
+            Event::SendErrors
+        } else {
+            self.counters.lease_lapsed += 1;
+            self.alarm(now, Alarm::LeaseLapsed);
+            Event::LeaseLapsed
+        };
+        self.leave_active();
+        self.enter(now, self.fresh_wait(now), event);
+    }
+
+    /// Clears the lease, then tells the peer.
+    pub(super) fn release(&mut self, now: MonoTime) {
+        self.leave_active();
+        self.released_at = Some(now);
+        self.send(now, AdvertKind::Release, Priority::RELEASE);
+    }
+
+    /// Gives up what only the Active holds; does nothing in other roles.
+    pub(super) fn leave_active(&mut self) {
+        if let State::Active(_) = self.state {
+            self.lease_deadline = MonoTime::ZERO;
+            self.change = None;
+            self.outputs.push_back(Output::ClearLease);
+            self.outputs.push_back(Output::StopAnnouncing);
+        }
+    }
+
+    /// Between two intervals the shorter governs; changes add up.
+    pub(super) fn change_interval(&mut self, now: MonoTime, to: Centiseconds) {
+        if to == self.settings.interval {
+            return;
+        }
+        let shorter_nanos = self.interval_nanos(now).min(to.as_nanos());
+        let until = now.plus(shorter_nanos.saturating_mul(CHANGE_ADVERTS));
+        self.change = Some(IntervalChange { shorter_nanos, until });
+    }
+
+    /// Interval that governs rate and lease at `now`. Nanoseconds.
+    pub(super) fn interval_nanos(&self, now: MonoTime) -> u64 {
+        match self.change {
+            Some(change) if now < change.until => change.shorter_nanos,
+            Some(_) | None => self.settings.interval.as_nanos(),
+        }
+    }
+}

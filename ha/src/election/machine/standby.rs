@@ -1,0 +1,189 @@
+//! The Standby's half: waiting, asking, preempting.
+
+use super::{
+    AdvertKind, Alarm, CLAIMS, Election, Event, HeardAdvert, MonoTime, Phase, Priority,
+    RELEASE_WAIT_MAX_NANOS, START_LISTEN_NANOS, START_LISTEN_SECOND_NANOS, State,
+};
+
+impl Election {
+    pub(super) fn hear_as_standby(
+        &mut self,
+        now: MonoTime,
+        heard: &HeardAdvert,
+        active_down_at: MonoTime,
+        phase: Phase,
+    ) {
+        if heard.priority == Priority::RELEASE {
+            self.preemption_rests = false;
+            self.state = self.wait_after_release(now, heard, active_down_at);
+            return;
+        }
+        let mut wait = self.wait_nanos();
+        let phase = if self.wants_to_preempt(heard) {
+            match phase {
+                Phase::Preempting { .. } => phase,
+                Phase::Waiting | Phase::Released | Phase::Claiming { .. } => {
+                    Phase::Preempting { next_at: now }
+                }
+            }
+        } else {
+            if let Phase::Claiming { .. } = phase
+                && (heard.priority, heard.source) > (Priority::CLAIM, self.settings.address)
+            {
+                self.counters.claims_lost += 1;
+                wait = wait.saturating_add(self.learned_nanos);
+            }
+            Phase::Waiting
+        };
+        self.state = State::Standby {
+            active_down_at: heard.at.plus(wait),
+            phase,
+        };
+    }
+
+    pub(super) fn wait_after_release(
+        &self,
+        now: MonoTime,
+        heard: &HeardAdvert,
+        active_down_at: MonoTime,
+    ) -> State {
+        if self
+            .released_at
+            .is_some_and(|at| now.since(at) < self.wait_nanos())
+        {
+            // Both have released: two releases crossed, and each would take the other's word. Ask first.
+            let phase = Phase::Claiming {
+                next_at: now,
+                left: CLAIMS,
+            };
+            return State::Standby {
+                active_down_at: now.plus(self.learned_nanos / 2),
+                phase,
+            };
+        }
+        // A release never makes a wait longer.
+        let wait = self.skew_nanos().min(RELEASE_WAIT_MAX_NANOS);
+        State::Standby {
+            active_down_at: active_down_at.min(heard.at.plus(wait)),
+            phase: Phase::Released,
+        }
+    }
+
+    pub(super) fn wants_to_preempt(&self, heard: &HeardAdvert) -> bool {
+        self.settings.preempt
+            && !self.preemption_rests
+            && heard.priority != Priority::CLAIM
+            && heard.priority < self.settings.priority
+    }
+
+    pub(super) fn judge_wait(&mut self, now: MonoTime, active_down_at: MonoTime, phase: Phase) {
+        let half = self.learned_nanos / 2;
+        match phase {
+            Phase::Waiting => {
+                let claim_at = self.claim_at(active_down_at);
+                if now > claim_at.plus(half) {
+                    self.oversleep(now);
+                } else if now >= claim_at {
+                    // The whole half interval is kept for answers, also when the deadline was met late.
+                    self.claim(now, now.plus(half), CLAIMS);
+                }
+            }
+            Phase::Released => {
+                if now > active_down_at.plus(half) {
+                    self.oversleep(now);
+                } else if now >= active_down_at {
+                    self.become_active(now, Event::PeerReleased);
+                }
+            }
+            Phase::Claiming { next_at, left } => {
+                if now > active_down_at.plus(half) {
+                    self.oversleep(now);
+                } else if now >= active_down_at {
+                    self.become_active(now, Event::WaitEnded);
+                } else if left > 0 && now >= next_at {
+                    self.claim(now, active_down_at, left);
+                }
+            }
+            Phase::Preempting { next_at } => {
+                let claim_at = self.claim_at(active_down_at);
+                if now > claim_at.plus(half) {
+                    self.oversleep(now);
+                } else if now >= claim_at {
+                    self.claim(now, now.plus(half), CLAIMS);
+                } else if now >= next_at {
+                    self.send(now, AdvertKind::Preempt, self.settings.priority);
+                    let next_at = now.plus(self.settings.interval.as_nanos());
+                    self.state = State::Standby {
+                        active_down_at,
+                        phase: Phase::Preempting { next_at },
+                    };
+                }
+            }
+        }
+    }
+
+    /// Sends one of the adverts that ask.
+    pub(super) fn claim(&mut self, now: MonoTime, active_down_at: MonoTime, left: u8) {
+        self.send(now, AdvertKind::Claim, Priority::CLAIM);
+        let next_at = now.plus(self.learned_nanos / 2 / u64::from(CLAIMS));
+        let phase = Phase::Claiming {
+            next_at,
+            left: left.saturating_sub(1),
+        };
+        self.state = State::Standby {
+            active_down_at,
+            phase,
+        };
+    }
+
+    pub(super) fn listen_if_ready(&mut self, now: MonoTime) {
+        if self.leg.is_err() || self.main_silent || self.stopped {
+            return;
+        }
+        self.learned_nanos = self.settings.interval.as_nanos();
+        let more = if self.settings.preferred {
+            0
+        } else {
+            START_LISTEN_SECOND_NANOS
+        };
+        let listen = self.wait_nanos().max(START_LISTEN_NANOS) + more;
+        let state = State::Standby {
+            active_down_at: now.plus(listen),
+            phase: Phase::Waiting,
+        };
+        self.enter(now, state, Event::BeganListening);
+    }
+
+    pub(super) fn fresh_wait(&self, now: MonoTime) -> State {
+        State::Standby {
+            active_down_at: now.plus(self.wait_nanos()),
+            phase: Phase::Waiting,
+        }
+    }
+
+    pub(super) fn wait_anew(&mut self, now: MonoTime) {
+        self.state = self.fresh_wait(now);
+    }
+
+    pub(super) fn oversleep(&mut self, now: MonoTime) {
+        self.counters.overslept += 1;
+        self.alarm(now, Alarm::Overslept);
+        self.wait_anew(now);
+    }
+
+    /// Half an interval before the wait ends: time to ask.
+    pub(super) fn claim_at(&self, active_down_at: MonoTime) -> MonoTime {
+        active_down_at.minus(self.learned_nanos / 2)
+    }
+
+    /// `((256 − priority) × interval) / 256` in nanoseconds, not rounded to centiseconds (RFC 9568 §6.1).
+    pub(super) fn skew_nanos(&self) -> u64 {
+        (256 - u64::from(self.settings.priority.get())) * self.learned_nanos / 256
+    }
+
+    /// Silence after which the Standby may take over: three intervals and the skew (RFC 9568 §6.1). Nanoseconds, at
+    /// most 163.8 s.
+    pub(super) fn wait_nanos(&self) -> u64 {
+        3 * self.learned_nanos + self.skew_nanos()
+    }
+}

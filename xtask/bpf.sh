@@ -11,7 +11,7 @@ if ! [ -x /usr/bin/cargo ] || ! [ -d /usr/lib/rustlib/bpfel-unknown-none ] || ! 
 fi
 export RUSTC=/usr/bin/rustc RUSTC_BOOTSTRAP=aya_ebpf,onearm_xdp PATH="$PWD/target/tools/bin:$llvm:$PATH"
 export CARGO_TARGET_BPFEL_UNKNOWN_NONE_LINKER=bpf-linker
-export CARGO_TARGET_BPFEL_UNKNOWN_NONE_RUSTFLAGS='--cfg=bpf_target_arch="x86_64" -Cdebuginfo=2 -Clink-arg=--btf'
+export CARGO_TARGET_BPFEL_UNKNOWN_NONE_RUSTFLAGS='--cfg=bpf_target_arch="x86_64" -Ctarget-cpu=v3 -Cdebuginfo=2 -Clink-arg=--btf'
 /usr/bin/cargo build -q -p onearm-dataplane-ebpf --profile bpf --target bpfel-unknown-none --target-dir target/bpf
 mkdir -p target/bpf/objects
 cmp -s target/bpf/bpfel-unknown-none/bpf/onearm-xdp target/bpf/objects/onearm-xdp.o 2>/dev/null ||

@@ -32,10 +32,8 @@ pub fn answer<P: Packet, T: Tables>(packet: &mut P, work: &mut Work, tables: &T)
         work.answer_from = if tables.owned(slot, key.daddr).is_some() {
             key.daddr
         } else {
-            match tables.server_net(slot, key.saddr) {
-                Some(gateway) if gateway != 0 => gateway,
-                _ => work.leg.addr,
-            }
+            let gateway = tables.server_net(slot, key.saddr).unwrap_or(0);
+            if gateway == 0 { work.leg.addr } else { gateway }
         };
         if !may_send(tables, refusal::TIME_EXCEEDED_ALL, key.saddr, work.now) {
             return discard(tables, Counter::RefusalLimited);

@@ -5,12 +5,12 @@ use crate::{
     counter::Counter,
     create::refuse,
     event::kind,
-    flow::State,
+    flow::{State, is_half_open},
     maps::{WAYS, proto},
     phase::Phase,
-    table::{self, entry_at},
+    table,
     tables::{Tables, discard, geometry, tick, ticks_since},
-    work::{Step, Work},
+    work::{Memory, Step, Work},
 };
 
 /// Buckets looked at: the candidates of both new entries, then those after the first.
@@ -52,7 +52,7 @@ pub fn evict<T: Tables>(work: &mut Work, tables: &T) -> Step {
 
 /// Location and incarnation of the oldest half-open flow of the first bucket that has one; incarnation 0 = none.
 #[inline(always)]
-fn victim<T: Tables>(work: &Work, tables: &T, geometry: &table::Geometry) -> (u32, u64) {
+fn victim<T: Tables>(work: &mut Work, tables: &T, geometry: &table::Geometry) -> (u32, u64) {
     let forward = geometry.place(&work.arrival.key);
     let reply = geometry.place(&work.reply.key());
     let now = tick(work.now);
@@ -64,21 +64,33 @@ fn victim<T: Tables>(work: &Work, tables: &T, geometry: &table::Geometry) -> (u3
             3 => reply.second,
             _ => forward.first.wrapping_add(n) & geometry.mask,
         };
-        let (mut oldest, mut incarnation, mut greatest) = (0, 0, 0);
-        for way in 0..WAYS as u32 {
-            let at = bucket << 4 | way;
-            let Some(entry) = entry_at(tables, at) else {
-                return (0, 0);
-            };
-            let candidate = entry.incarnation();
-            let age = ticks_since(now, entry.last_seen()) + 1;
-            if candidate != 0 && age > greatest && entry.state() == State::HalfOpen {
-                (oldest, incarnation, greatest) = (at, candidate, age);
-            }
-        }
+        let (at, incarnation) = oldest_in(&mut work.oldest, tables, bucket, now);
         if incarnation != 0 {
-            return (oldest, incarnation);
+            return (at, incarnation);
         }
     }
     (0, 0)
+}
+
+#[inline(always)]
+fn oldest_in<T: Tables>(best: &mut Memory, tables: &T, bucket: u32, now: u32) -> (u32, u64) {
+    let Some(ways) = table::ways(tables, bucket) else {
+        return (0, 0);
+    };
+    best.set(0);
+    for way in 0..WAYS as u32 {
+        let entry = ways.entry(way);
+        let open = is_half_open(entry.proto(), entry.flags(), entry.own(), entry.other());
+        // The age and the way in one number, so that there is one thing to remember.
+        let score = (u64::from(ticks_since(now, entry.last_seen())) + 1) << 4 | u64::from(way);
+        if open && entry.incarnation() != 0 && score > best.get() {
+            best.set(score);
+        }
+    }
+    let best = best.get();
+    if best == 0 {
+        return (0, 0);
+    }
+    let way = best as u32 & 15;
+    (bucket << 4 | way, ways.entry(way).incarnation())
 }

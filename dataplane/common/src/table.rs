@@ -165,6 +165,24 @@ impl Reserved {
     }
 }
 
+/// The ways of one bucket.
+#[derive(Clone, Copy, Debug)]
+pub struct Ways(*mut Bucket4);
+
+impl Ways {
+    /// Entry of a way (modulo 16), published or not.
+    #[inline(always)]
+    pub fn entry(self, way: u32) -> Entry {
+        self::way(self.0, way)
+    }
+}
+
+/// The ways of a bucket.
+#[inline(always)]
+pub fn ways<M: FlowMemory>(memory: &M, bucket: u32) -> Option<Ways> {
+    memory.bucket(bucket).map(Ways)
+}
+
 /// The entry at a location, published or not.
 #[inline(always)]
 pub fn entry_at<M: FlowMemory>(memory: &M, at: u32) -> Option<Entry> {

@@ -96,6 +96,8 @@ pub struct Work {
     pub pool_base: u32,
     /// Number of pools; 0 = the client's address stays.
     pub pools: u32,
+    /// Age and way of the oldest half-open flow found so far.
+    pub oldest: Memory,
     /// Source ports tried.
     pub attempt: u32,
     /// Start of the pseudo-random search.
@@ -113,4 +115,27 @@ pub struct Work {
     pub forward: FlowEntry4,
     /// The new flow.
     pub reply: FlowEntry4,
+}
+
+/// A number that stays in memory. The verifier forgets what it knew of a value once it is stored; kept in a register, every
+/// value a scan could have found so far would be a state of its own.
+#[repr(transparent)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Memory(u64);
+
+#[expect(unsafe_code, reason = "volatile access to a plain number")]
+impl Memory {
+    /// Loads it.
+    #[inline(always)]
+    pub fn get(&self) -> u64 {
+        // SAFETY: a reference is valid and aligned.
+        unsafe { (&raw const self.0).read_volatile() }
+    }
+
+    /// Stores it.
+    #[inline(always)]
+    pub fn set(&mut self, value: u64) {
+        // SAFETY: a reference is valid and aligned.
+        unsafe { (&raw mut self.0).write_volatile(value) }
+    }
 }

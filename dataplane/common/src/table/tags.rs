@@ -54,14 +54,10 @@ const fn zero_lanes(word: u64) -> u32 {
     (((high >> 15).wrapping_mul(0x0001_0002_0004_0008) >> 48) & 0xf) as u32
 }
 
-/// Index of the lowest set bit of a non-zero 16-bit mask.
+/// Index of the lowest set bit of a non-zero 16-bit mask. Without branches: the verifier would follow each of them.
 #[inline(always)]
 pub(super) const fn lowest(mask: u32) -> u32 {
-    let low = mask & mask.wrapping_neg();
-    (((low & 0xff00 != 0) as u32) << 3)
-        | (((low & 0xf0f0 != 0) as u32) << 2)
-        | (((low & 0xcccc != 0) as u32) << 1)
-        | (low & 0xaaaa != 0) as u32
+    count((mask & mask.wrapping_neg()).wrapping_sub(1) & 0xffff)
 }
 
 /// Number of set bits of a 16-bit mask.

@@ -1,0 +1,15 @@
+//! The packet logic over ordinary memory: every case of `cases`, then what only this tier can do.
+#![expect(unreachable_pub, reason = "files shared with dataplane/tests")]
+
+mod cases;
+#[path = "packets/host.rs"]
+mod host;
+mod support;
+
+use host::Host;
+use support::Setup;
+
+#[test]
+fn every_case_of_the_table_holds() {
+    cases::run_all(&mut Host::new(&Setup::classic()));
+}

@@ -1,0 +1,423 @@
+//! The packet logic over ordinary memory.
+#![expect(
+    unsafe_code,
+    reason = "implements the unsafe traits of the packet logic over a Vec"
+)]
+
+use crate::support::{Engine, Setup, Verdict, setup::IFINDEX};
+use onearm_dataplane_common::{
+    answer::answer,
+    arp::arp,
+    counter::{COUNTERS, Counter},
+    create::create,
+    event::{Event, PACE_NS},
+    evict::evict,
+    flow::{Bucket4, FlowEntry4},
+    maps::{
+        Addr4, EndpointKey, LastHop, Leg, LegKey, NeighbourKey, NextHop, Node, Owned, OwnedKey, Route,
+        Server, Service, ServiceKey, SnatPool, SnatRange,
+    },
+    miss::{self, miss},
+    packet::Packet,
+    phase::Phase,
+    receive::receive,
+    refusal::{METERS, Meter, Rate},
+    relay::relay,
+    schedule::schedule,
+    table::FlowMemory,
+    tables::Tables,
+    transit::transit,
+    work::{Step, Work},
+};
+use std::{
+    cell::{Cell, RefCell, UnsafeCell},
+    collections::HashMap,
+};
+
+/// A frame in a buffer with room on both sides.
+pub struct Buffer {
+    bytes: UnsafeCell<Vec<u8>>,
+    start: usize,
+    end: usize,
+}
+
+const ROOM: usize = 256;
+
+impl Buffer {
+    pub fn new(frame: &[u8]) -> Self {
+        let mut bytes = vec![0x5a; ROOM];
+        bytes.extend_from_slice(frame);
+        bytes.resize(2 * ROOM + frame.len(), 0x5a);
+        Self {
+            bytes: UnsafeCell::new(bytes),
+            start: ROOM,
+            end: ROOM + frame.len(),
+        }
+    }
+
+    pub fn into_frame(self) -> Vec<u8> {
+        self.bytes.into_inner()[self.start..self.end].to_vec()
+    }
+}
+
+// SAFETY: the vector is never resized after construction; bounds are checked against the frame.
+unsafe impl Packet for Buffer {
+    fn len(&self) -> usize {
+        self.end - self.start
+    }
+    fn at(&self, offset: usize, len: usize) -> Option<*mut u8> {
+        assert!(
+            offset <= onearm_dataplane_common::packet::MAX_OFFSET,
+            "offset {offset}"
+        );
+        // SAFETY: one thread, no other reference to the vector alive.
+        (self.start + offset + len <= self.end)
+            .then(|| unsafe { (*self.bytes.get()).as_mut_ptr().add(self.start + offset) })
+    }
+    fn move_start(&mut self, by: isize) -> bool {
+        let start = self.start.cast_signed() - by;
+        if start < 0 || start > self.end.cast_signed() {
+            return false;
+        }
+        self.start = start.cast_unsigned();
+        true
+    }
+    fn set_len(&mut self, len: usize) -> bool {
+        if self.start + len > self.bytes.get_mut().len() {
+            return false;
+        }
+        self.end = self.start + len;
+        true
+    }
+}
+
+/// Maps in memory.
+pub struct Host {
+    setup: Setup,
+    buckets: Vec<UnsafeCell<Bucket4>>,
+    held: bool,
+    pub now: u64,
+    pub slot: u32,
+    counters: RefCell<Vec<u64>>,
+    wrr: RefCell<HashMap<u32, u64>>,
+    last_hops: RefCell<Vec<LastHop>>,
+    half_open: Cell<u64>,
+    incarnation: Cell<u64>,
+    pace: RefCell<HashMap<u32, u64>>,
+    meters: RefCell<Vec<Meter>>,
+    random: Cell<u32>,
+    work: RefCell<Work>,
+    pub events: RefCell<Vec<Event>>,
+    pub tallied: RefCell<Vec<(u16, u16, bool, u64)>>,
+}
+
+impl Host {
+    pub fn new(setup: &Setup) -> Self {
+        let mut host = Self {
+            setup: Setup::default(),
+            buckets: Vec::new(),
+            held: true,
+            now: 1 << 40,
+            slot: 0,
+            counters: RefCell::default(),
+            wrr: RefCell::default(),
+            last_hops: RefCell::default(),
+            half_open: Cell::default(),
+            incarnation: Cell::default(),
+            pace: RefCell::default(),
+            meters: RefCell::default(),
+            random: Cell::new(1),
+            work: RefCell::default(),
+            events: RefCell::default(),
+            tallied: RefCell::default(),
+        };
+        host.load(setup);
+        host
+    }
+
+    /// Changes the configuration in place; flows stay.
+    pub fn change(&mut self, change: impl FnOnce(&mut Setup)) {
+        change(&mut self.setup);
+    }
+
+    /// Lets time pass.
+    pub fn pass_ticks(&mut self, ticks: u32) {
+        self.now += u64::from(ticks) << onearm_dataplane_common::maps::TICK_SHIFT;
+    }
+
+    fn phase(&self, phase: Phase, frame: &mut Buffer) -> Step {
+        // A copy, as the phases of the kernel share one value by turns.
+        let mut work = *self.work.borrow();
+        let step = match phase {
+            Phase::Arp => arp(frame, &work, self),
+            Phase::Miss => miss(frame, &mut work, self),
+            Phase::Schedule => schedule(&mut work, self),
+            Phase::Evict => evict(&mut work, self),
+            Phase::Create => create(&mut work, self),
+            Phase::Forward => return miss::forward(frame, &work, self),
+            Phase::Answer => answer(frame, &mut work, self),
+            Phase::Transit => transit(frame, &mut work, self),
+            Phase::Relay => relay(frame, &work, self),
+        };
+        *self.work.borrow_mut() = work;
+        step
+    }
+}
+
+impl Engine for Host {
+    fn load(&mut self, setup: &Setup) {
+        self.setup = setup.clone();
+        self.buckets = (0..setup.buckets)
+            .map(|_| UnsafeCell::new(Bucket4::default()))
+            .collect();
+        self.counters = RefCell::new(vec![0; COUNTERS.len()]);
+        self.meters = RefCell::new(vec![Meter::default(); METERS as usize]);
+        self.half_open.set(0);
+        self.last_hops.borrow_mut().clear();
+        self.events.borrow_mut().clear();
+        self.pace.borrow_mut().clear();
+        self.tallied.borrow_mut().clear();
+        self.held = true;
+    }
+
+    fn run(&mut self, frame: &[u8]) -> (Verdict, Vec<u8>) {
+        let mut buffer = Buffer::new(frame);
+        let mut step = receive(&mut buffer, IFINDEX, self);
+        for _ in 0..33 {
+            let verdict = match step {
+                Step::Next(phase) => {
+                    step = self.phase(phase, &mut buffer);
+                    continue;
+                }
+                Step::Pass => Verdict::Pass,
+                Step::Drop => Verdict::Drop,
+                Step::Transmit => Verdict::Transmit,
+                Step::Redirect(_) => Verdict::Redirect,
+            };
+            return (verdict, buffer.into_frame());
+        }
+        panic!("more than 33 tail calls");
+    }
+
+    fn lease(&mut self, held: bool) {
+        self.held = held;
+    }
+
+    fn counter(&self, counter: Counter) -> u64 {
+        self.counters.borrow()[counter.index() as usize]
+    }
+
+    fn entries(&self) -> Vec<FlowEntry4> {
+        // SAFETY: one thread.
+        let buckets = self.buckets.iter().map(|b| unsafe { &*b.get() });
+        buckets
+            .flat_map(|b| b.entries)
+            .filter(|e| e.incarnation != 0)
+            .collect()
+    }
+
+    fn half_open(&self) -> u64 {
+        self.half_open.get()
+    }
+}
+
+// SAFETY: pointers into the boxed buckets; one thread.
+unsafe impl FlowMemory for Host {
+    fn bucket(&self, index: u32) -> Option<*mut Bucket4> {
+        self.buckets.get(index as usize).map(UnsafeCell::get)
+    }
+    unsafe fn exchange(&self, word: *mut u64, expected: u64, new: u64) -> u64 {
+        // SAFETY: an aligned word of a bucket.
+        unsafe {
+            let found = word.read();
+            if found == expected {
+                word.write(new);
+            }
+            found
+        }
+    }
+    unsafe fn add(&self, word: *mut u64, n: u64) {
+        // SAFETY: an aligned word of a bucket.
+        unsafe { word.write(word.read().wrapping_add(n)) };
+    }
+}
+
+fn of<K: PartialEq, V>(list: &[(K, V)], key: &K) -> Option<V>
+where
+    V: Copy,
+{
+    list.iter().rev().find(|(k, _)| k == key).map(|(_, v)| *v)
+}
+
+/// Longest match of `bits` (most significant first) among (length, bits, value).
+fn longest<V: Copy>(list: impl Iterator<Item = (u32, u64, V)>, bits: u64) -> Option<V> {
+    list.filter(|(len, want, _)| *len == 0 || (bits ^ want) >> (64 - len) == 0)
+        .max_by_key(|(len, _, _)| *len)
+        .map(|(_, _, v)| v)
+}
+
+fn scoped(
+    list: &[(u32, onearm_dataplane_common::maps::ScopedPrefix, u32)],
+    scope: u32,
+    addr: Addr4,
+) -> Option<u32> {
+    let bits = |scope: [u8; 4], addr: [u8; 4]| {
+        u64::from(u32::from_be_bytes(scope)) << 32 | u64::from(u32::from_be_bytes(addr))
+    };
+    longest(
+        list.iter().map(|(len, p, v)| (*len, bits(p.scope, p.addr), *v)),
+        bits(scope.to_be_bytes(), addr.to_ne_bytes()),
+    )
+}
+
+impl Tables for Host {
+    fn node(&self) -> Option<&Node> {
+        Some(&self.setup.node)
+    }
+    fn slot(&self) -> u32 {
+        self.slot
+    }
+    fn lease(&self, group: u8) -> u64 {
+        if self.held && group == 0 { self.now + 1 } else { 0 }
+    }
+    fn now(&self) -> u64 {
+        self.now
+    }
+    fn leg(&self, key: &LegKey) -> Option<&Leg> {
+        self.setup.legs.iter().find(|(k, _)| k == key).map(|(_, v)| v)
+    }
+    fn owned(&self, slot: u32, addr: Addr4) -> Option<Owned> {
+        of(&self.setup.owned, &OwnedKey { addr, slot })
+    }
+    fn snat_range(&self, slot: u32, addr: Addr4) -> Option<SnatRange> {
+        of(&self.setup.snat_ranges, &OwnedKey { addr, slot })
+    }
+    fn service_index(&self, key: &ServiceKey) -> Option<u32> {
+        let bits = |k: &ServiceKey| {
+            let [a, b, c, d] = k.addr;
+            u64::from_be_bytes([k.slot, k.proto, a, b, c, d, k.port[0], k.port[1]])
+        };
+        longest(
+            self.setup.services.iter().map(|(len, k, v)| (*len, bits(k), *v)),
+            bits(key),
+        )
+    }
+    fn service(&self, slot: u32, index: u32) -> Option<&Service> {
+        self.setup
+            .service
+            .iter()
+            .find(|(i, _)| slot == 0 && *i == index)
+            .map(|(_, v)| v)
+    }
+    fn sched_word(&self, word: u32) -> u64 {
+        self.setup.sched.get(word as usize).copied().unwrap_or(0)
+    }
+    fn wrr_next(&self, stats: u32) -> u64 {
+        let mut wrr = self.wrr.borrow_mut();
+        let counter = wrr.entry(stats).or_default();
+        *counter += 1;
+        *counter - 1
+    }
+    fn server(&self, index: u32) -> Option<&Server> {
+        self.setup
+            .servers
+            .iter()
+            .find(|(i, _)| *i == index)
+            .map(|(_, v)| v)
+    }
+    fn snat_pool(&self, slot: u32, index: u32) -> Option<SnatPool> {
+        if slot == 0 {
+            of(&self.setup.pools, &index)
+        } else {
+            None
+        }
+    }
+    fn connected(&self, slot: u32, addr: Addr4) -> u32 {
+        scoped(&self.setup.connected, slot, addr).unwrap_or(0)
+    }
+    fn server_net(&self, slot: u32, addr: Addr4) -> Option<Addr4> {
+        scoped(&self.setup.server_nets, slot, addr)
+    }
+    fn direct(&self, slot: u32, addr: Addr4) -> bool {
+        scoped(&self.setup.direct, slot, addr).is_some()
+    }
+    fn hairpin(&self, slot: u32, service: u32, addr: Addr4) -> bool {
+        scoped(&self.setup.hairpin, slot << 24 | service, addr).is_some()
+    }
+    fn endpoint(&self, key: &EndpointKey) -> bool {
+        self.setup.endpoints.contains(key)
+    }
+    fn next_hop(&self, index: u32) -> Option<NextHop> {
+        of(&self.setup.next_hops, &index)
+    }
+    fn neighbour(&self, key: &NeighbourKey) -> Option<u32> {
+        of(&self.setup.neighbours, key)
+    }
+    fn route(&self, addr: Addr4) -> Option<Route> {
+        let bits = |a: Addr4| u64::from(u32::from_be(a)) << 32;
+        longest(
+            self.setup.routes.iter().map(|(len, a, r)| (*len, bits(*a), *r)),
+            bits(addr),
+        )
+    }
+    fn last_hop(&self, index: u32) -> Option<LastHop> {
+        self.last_hops.borrow().get(index as usize).copied()
+    }
+    fn learn_last_hop(&self, hop: &LastHop) -> Option<u32> {
+        let mut hops = self.last_hops.borrow_mut();
+        let index = hops.iter().position(|h| h == hop).unwrap_or_else(|| {
+            hops.push(*hop);
+            hops.len() - 1
+        });
+        u32::try_from(index).ok()
+    }
+    fn half_open(&self) -> u64 {
+        self.half_open.get()
+    }
+    fn add_half_open(&self, n: u64) {
+        self.half_open.set(self.half_open.get().wrapping_add(n));
+    }
+    fn next_incarnation(&self) -> u64 {
+        self.incarnation.replace(self.incarnation.get() + 1)
+    }
+    fn count(&self, counter: Counter) {
+        self.counters.borrow_mut()[counter.index() as usize] += 1;
+    }
+    fn tally(&self, stats: u16, server: u16, reply: bool, bytes: u64) {
+        self.tallied.borrow_mut().push((stats, server, reply, bytes));
+    }
+    fn tally_flow(&self, _stats: u16, _server: u16) {}
+    fn tally_refused(&self, _stats: u32) {}
+    fn event_due(&self, slot: u32, now: u64) -> bool {
+        let mut pace = self.pace.borrow_mut();
+        let due = pace.get(&slot).is_none_or(|last| now - last >= PACE_NS);
+        if due {
+            pace.insert(slot, now);
+        }
+        due
+    }
+    fn emit(&self, event: &Event) {
+        self.events.borrow_mut().push(*event);
+    }
+    fn charge(&self, meter: u32, now: u64, rate: Rate) -> bool {
+        let mut meters = self.meters.borrow_mut();
+        let meter = &mut meters[meter as usize];
+        meter.charge(now, rate).map(|m| *meter = m).is_some()
+    }
+    fn random(&self) -> u32 {
+        let next = self
+            .random
+            .get()
+            .wrapping_mul(1_664_525)
+            .wrapping_add(1_013_904_223);
+        self.random.set(next);
+        next
+    }
+    fn lock_owner(&self) -> u64 {
+        1
+    }
+    fn leave(&self, write: impl FnOnce(&mut Work)) -> bool {
+        write(&mut self.work.borrow_mut());
+        true
+    }
+}

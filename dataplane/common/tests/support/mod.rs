@@ -1,0 +1,44 @@
+//! Shared by the tests of the packet logic here and of the loaded programs in `dataplane/tests`: frames, a small pair to
+//! send them to, and engines that run them.
+
+pub mod frames;
+pub mod model;
+pub mod setup;
+
+use onearm_dataplane_common::counter::{COUNTERS, Counter};
+pub use setup::Setup;
+
+/// What became of a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    Pass,
+    Drop,
+    Transmit,
+    /// Leg id where the engine can tell.
+    Redirect,
+}
+
+/// Something that runs frames through the programs.
+pub trait Engine {
+    /// Replaces everything configured; flows, counters and stats are empty afterwards.
+    fn load(&mut self, setup: &Setup);
+    /// One frame in, verdict and frame out.
+    fn run(&mut self, frame: &[u8]) -> (Verdict, Vec<u8>);
+    /// Whether a lease is held from now on.
+    fn lease(&mut self, held: bool);
+    /// Value of a counter.
+    fn counter(&self, counter: Counter) -> u64;
+    /// Published flow entries.
+    fn entries(&self) -> Vec<onearm_dataplane_common::flow::FlowEntry4>;
+    /// Value of `HALF_OPEN`.
+    fn half_open(&self) -> u64;
+
+    /// Counters that are not zero.
+    fn counters(&self) -> Vec<(&'static str, u64)> {
+        COUNTERS
+            .iter()
+            .map(|(c, name)| (*name, self.counter(*c)))
+            .filter(|(_, n)| *n != 0)
+            .collect()
+    }
+}

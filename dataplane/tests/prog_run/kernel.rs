@@ -1,0 +1,228 @@
+//! The object of this build, loaded.
+
+use crate::support::{Engine, Setup, Verdict, setup::IFINDEX};
+use aya::{
+    Ebpf, EbpfLoader, Pod,
+    maps::{
+        Array, HashMap, Map, MapData, PerCpuArray, PerCpuValues, ProgramArray,
+        lpm_trie::{Key, LpmTrie},
+        xdp::DevMap,
+    },
+    programs::{SchedClassifier, TestRun, TestRunOptions, Xdp},
+    util::nr_cpus,
+};
+use onearm_dataplane_common::{
+    counter::{COUNTERS, Counter},
+    flow::{Bucket4, FlowEntry4},
+    maps::{LastHop, MAX_SERVICES, Stats},
+    phase::{EGRESS, MAIN, PHASES},
+    refusal::{METERS, Meter},
+};
+
+static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/onearm-xdp.o"));
+
+/// Programs and maps of one load.
+pub struct Kernel {
+    ebpf: Ebpf,
+    buckets: u32,
+    /// The kernel empties a program array when its last descriptor is closed.
+    _phases: ProgramArray<MapData>,
+}
+
+impl Kernel {
+    /// Loads every program. Panics, naming what is missing, without root or without the object.
+    pub fn new() -> Self {
+        assert!(
+            !OBJECT.is_empty(),
+            "built without eBPF objects; run `make setup` and `make bpf` first"
+        );
+        let mut ebpf = EbpfLoader::new()
+            .map_max_entries("FLOWS4", 1024)
+            .load(OBJECT)
+            .expect("maps (needs root)");
+        for (_, program) in ebpf.programs_mut() {
+            if let Ok(xdp) = <&mut Xdp>::try_from(program) {
+                xdp.load().expect("the verifier accepts every program");
+            }
+        }
+        let gate =
+            <&mut SchedClassifier>::try_from(ebpf.program_mut(EGRESS).expect(EGRESS)).expect("classifier");
+        gate.load().expect("the verifier accepts the egress gate");
+        let mut phases =
+            ProgramArray::try_from(ebpf.take_map("PHASES").expect("PHASES")).expect("program array");
+        for (phase, name) in PHASES {
+            let fd = <&mut Xdp>::try_from(ebpf.program_mut(name).expect(name))
+                .expect("xdp")
+                .fd()
+                .expect("loaded");
+            phases.set(phase as u32, fd, 0).expect("tail call");
+        }
+        let mut ports = DevMap::try_from(ebpf.map_mut("TX_PORTS").expect("TX_PORTS")).expect("devmap");
+        ports.set(2, IFINDEX, None, 0).expect("loopback");
+        Self {
+            ebpf,
+            buckets: 0,
+            _phases: phases,
+        }
+    }
+
+    fn map(&mut self, name: &str) -> &mut Map {
+        self.ebpf.map_mut(name).unwrap_or_else(|| panic!("map {name}"))
+    }
+
+    fn fill_hash<K: Pod, V: Pod>(&mut self, name: &str, values: &[(K, V)]) {
+        let mut map: HashMap<&mut MapData, K, V> = HashMap::try_from(self.map(name)).expect(name);
+        let keys: Vec<K> = map.keys().collect::<Result<_, _>>().expect(name);
+        for key in keys {
+            map.remove(&key).expect(name);
+        }
+        for (key, value) in values {
+            map.insert(key, value, 0).expect(name);
+        }
+    }
+
+    fn fill_trie<K: Pod, V: Pod>(&mut self, name: &str, values: &[(u32, K, V)]) {
+        let mut map: LpmTrie<&mut MapData, K, V> = LpmTrie::try_from(self.map(name)).expect(name);
+        let keys: Vec<Key<K>> = map.keys().collect::<Result<_, _>>().expect(name);
+        for key in keys {
+            map.remove(&key).expect(name);
+        }
+        for (len, data, value) in values {
+            map.insert(&Key::new(*len, *data), value, 0).expect(name);
+        }
+    }
+
+    fn fill_array<V: Pod>(&mut self, name: &str, values: impl IntoIterator<Item = (u32, V)>) {
+        let mut map: Array<&mut MapData, V> = Array::try_from(self.map(name)).expect(name);
+        for (index, value) in values {
+            map.set(index, value, 0).expect(name);
+        }
+    }
+
+    fn array<V: Pod>(&self, name: &str) -> Array<&MapData, V> {
+        Array::try_from(self.ebpf.map(name).unwrap_or_else(|| panic!("map {name}"))).expect(name)
+    }
+
+    /// Sum of both directions' stats of a service.
+    pub fn service_stats(&self, stats: u32) -> Stats {
+        let map: PerCpuArray<&MapData, Stats> =
+            PerCpuArray::try_from(self.ebpf.map("SERVICE_STATS").expect("SERVICE_STATS"))
+                .expect("per-CPU array");
+        let values = map.get(&stats, 0).expect("in range");
+        values.iter().fold(Stats::default(), |a, b| Stats {
+            flows: a.flows + b.flows,
+            packets_in: a.packets_in + b.packets_in,
+            bytes_in: a.bytes_in + b.bytes_in,
+            packets_out: a.packets_out + b.packets_out,
+            bytes_out: a.bytes_out + b.bytes_out,
+            refused: a.refused + b.refused,
+        })
+    }
+
+    /// True if the egress gate lets a frame leave.
+    pub fn leaves(&mut self, frame: &[u8]) -> bool {
+        let gate = <&mut SchedClassifier>::try_from(self.ebpf.program_mut(EGRESS).expect(EGRESS))
+            .expect("classifier");
+        let mut out = vec![0; frame.len() + 64];
+        let options = TestRunOptions {
+            data_in: Some(frame),
+            data_out: Some(&mut out),
+            ..TestRunOptions::default()
+        };
+        match gate.test_run(options).expect("test run").return_value {
+            0xffff_ffff => true,
+            2 => false,
+            other => panic!("verdict {other}"),
+        }
+    }
+}
+
+impl Engine for Kernel {
+    fn load(&mut self, setup: &Setup) {
+        let zeros = |n: u32| (0..n).map(|i| (i, 0u64));
+        self.fill_array("FLOWS4", (0..setup.buckets).map(|b| (b, Bucket4::default())));
+        self.buckets = setup.buckets;
+        self.fill_array("NODE", [(0, setup.node)]);
+        self.fill_array("GENERATION", [(0, 0u32)]);
+        self.fill_hash("LEGS", &setup.legs);
+        self.fill_hash("OWNED", &setup.owned);
+        self.fill_hash("SNAT_RANGES", &setup.snat_ranges);
+        self.fill_trie("SERVICES", &setup.services);
+        self.fill_array("SERVICE", setup.service.iter().copied());
+        self.fill_array("SCHED", (0u32..).zip(setup.sched.iter().copied()));
+        self.fill_array("WRR", zeros(8));
+        self.fill_array("SERVERS", setup.servers.iter().copied());
+        self.fill_array("SNAT_POOLS", setup.pools.iter().copied());
+        self.fill_trie("CONNECTED", &setup.connected);
+        self.fill_trie("SERVER_NETS", &setup.server_nets);
+        self.fill_trie("DIRECT", &setup.direct);
+        self.fill_trie("HAIRPIN", &setup.hairpin);
+        let endpoints: Vec<_> = setup.endpoints.iter().map(|e| (*e, 1u32)).collect();
+        self.fill_hash("SERVER_ENDPOINTS", &endpoints);
+        self.fill_array("NEXT_HOPS", setup.next_hops.iter().copied());
+        self.fill_hash("NEIGHBOURS", &setup.neighbours);
+        self.fill_trie("ROUTES", &setup.routes);
+        self.fill_hash::<LastHop, u32>("LAST_HOP_INDEX", &[]);
+        for counter in ["LAST_HOP_NEXT", "HALF_OPEN"] {
+            self.fill_array(counter, zeros(1));
+        }
+        self.fill_array("REFUSALS", (0..METERS).map(|m| (m, Meter::default())));
+        let cpus = nr_cpus().expect("cpus");
+        let mut counters: PerCpuArray<&mut MapData, u64> =
+            PerCpuArray::try_from(self.map("COUNTERS")).expect("per-CPU array");
+        for (counter, _) in COUNTERS {
+            let zero = PerCpuValues::try_from(vec![0u64; cpus]).expect("one a CPU");
+            counters.set(counter.index(), zero, 0).expect("in range");
+        }
+        let mut stats: PerCpuArray<&mut MapData, Stats> =
+            PerCpuArray::try_from(self.map("SERVICE_STATS")).expect("per-CPU array");
+        for service in 0..MAX_SERVICES.min(8) {
+            let zero = PerCpuValues::try_from(vec![Stats::default(); cpus]).expect("one a CPU");
+            stats.set(service, zero, 0).expect("in range");
+        }
+        self.lease(true);
+    }
+
+    fn run(&mut self, frame: &[u8]) -> (Verdict, Vec<u8>) {
+        let main = <&mut Xdp>::try_from(self.ebpf.program_mut(MAIN).expect(MAIN)).expect("xdp");
+        let mut out = vec![0; frame.len() + 256];
+        let options = TestRunOptions {
+            data_in: Some(frame),
+            data_out: Some(&mut out),
+            ..TestRunOptions::default()
+        };
+        let result = main.test_run(options).expect("test run");
+        out.truncate(result.data_size_out as usize);
+        let verdict = match result.return_value {
+            1 => Verdict::Drop,
+            2 => Verdict::Pass,
+            3 => Verdict::Transmit,
+            4 => Verdict::Redirect,
+            other => panic!("verdict {other}"),
+        };
+        (verdict, out)
+    }
+
+    fn lease(&mut self, held: bool) {
+        self.fill_array("LEASE", [(0, if held { u64::MAX } else { 0 })]);
+    }
+
+    fn counter(&self, counter: Counter) -> u64 {
+        let map: PerCpuArray<&MapData, u64> =
+            PerCpuArray::try_from(self.ebpf.map("COUNTERS").expect("COUNTERS")).expect("per-CPU array");
+        map.get(&counter.index(), 0).expect("in range").iter().sum()
+    }
+
+    fn entries(&self) -> Vec<FlowEntry4> {
+        let map: Array<&MapData, Bucket4> = self.array("FLOWS4");
+        let buckets = (0..self.buckets).map(|b| map.get(&b, 0).expect("in range"));
+        buckets
+            .flat_map(|b| b.entries)
+            .filter(|e| e.incarnation != 0)
+            .collect()
+    }
+
+    fn half_open(&self) -> u64 {
+        self.array("HALF_OPEN").get(&0, 0).expect("one entry")
+    }
+}

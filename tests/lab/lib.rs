@@ -4,6 +4,7 @@
 //! [`measure`] holds probers, samplers and captures; [`scenario`] the runs of `onearm-lab`.
 
 pub mod clock;
+pub mod demo;
 pub mod kernel_state;
 pub mod lab;
 pub mod measure;
@@ -14,6 +15,7 @@ pub mod process;
 pub mod report;
 pub mod scenario;
 pub mod service;
+pub mod shell;
 pub mod switch;
 pub mod topology;
 pub mod traffic;

@@ -1,16 +1,20 @@
-//! `onearm-lab`: runs scenarios, or a shell in a running lab.
+//! `onearm-lab`: runs scenarios, a demonstration, or a shell in a running lab.
 
 use std::{path::PathBuf, process::ExitCode, time::Duration};
 
 use anyhow::{Context as _, Result, bail};
-use clap::{Parser, Subcommand};
+use clap::{Args, Parser, Subcommand};
 use onearm_lab::{
+    demo::Demonstration,
     lab,
     node::Kind,
-    scenario::{self, Run, Scenario, Wanted},
+    report::Report,
+    scenario::{self, Run, Wanted},
+    service::Mode,
+    shell,
 };
 
-/// Labs in network namespaces: scenarios that check the pair, and a shell for people.
+/// Labs in network namespaces: scenarios that check the pair, a demonstration, and a shell for people.
 #[derive(Debug, Parser)]
 #[command(name = "onearm-lab", version)]
 struct Arguments {
@@ -24,9 +28,24 @@ enum Command {
     List,
     /// Run one scenario and check it
     Run(RunArguments),
+    /// A shell in a running lab: servers and pair are up; leaving the shell tears everything down
+    Up(UpArguments),
+    /// Show a pair at work: it serves, its Active is killed, service comes back
+    Demo(DemoArguments),
 }
 
-#[derive(Debug, clap::Args)]
+/// What stands in the nodes' place.
+#[derive(Debug, Args)]
+struct Nodes {
+    /// What runs in the nodes' place: onearm, keepalived, frr or ucarp
+    #[arg(long, default_value = "onearm")]
+    peer: Kind,
+    /// Folder of onearmd and onearm; default: the folder of this program
+    #[arg(long)]
+    bin_dir: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
 struct RunArguments {
     /// Name of a scenario (see `list`)
     name: String,
@@ -39,18 +58,41 @@ struct RunArguments {
     /// Runs of each case
     #[arg(long)]
     runs: Option<u32>,
-    /// Advert interval, for example 1s or 10ms
+    /// Advert interval, for example 1s or 10ms; default: the scenario's own
     #[arg(long, value_parser = interval)]
     interval: Option<Duration>,
-    /// What runs in the nodes' place: onearm, keepalived, frr or ucarp
-    #[arg(long, default_value = "onearm")]
-    peer: Kind,
-    /// Folder of onearmd and onearm; default: the folder of this program
-    #[arg(long)]
-    bin_dir: Option<PathBuf>,
+    #[command(flatten)]
+    nodes: Nodes,
     /// Keep logs and captures also when all checks held
     #[arg(long)]
     keep: bool,
+}
+
+#[derive(Debug, Args)]
+struct UpArguments {
+    /// Which topology; there is one-arm
+    #[arg(default_value = "one-arm", value_parser = ["one-arm"])]
+    topology: String,
+    /// Start servers only, no pair
+    #[arg(long)]
+    empty: bool,
+    /// Mode of the services: dnat or both-nat
+    #[arg(long, default_value = "dnat", value_parser = mode)]
+    mode: Mode,
+    /// Advert interval
+    #[arg(long, value_parser = interval, default_value = "1s")]
+    interval: Duration,
+    #[command(flatten)]
+    nodes: Nodes,
+}
+
+#[derive(Debug, Args)]
+struct DemoArguments {
+    /// Advert interval
+    #[arg(long, value_parser = interval, default_value = "100ms")]
+    interval: Duration,
+    #[command(flatten)]
+    nodes: Nodes,
 }
 
 /// Reads `1s`, `10ms`.
@@ -61,53 +103,75 @@ fn interval(text: &str) -> Result<Duration, String> {
         None => (text.strip_suffix('s').ok_or_else(wrong)?, 1000),
     };
     let number: u64 = digits.parse().map_err(|_| wrong())?;
-    let span = number
-        .checked_mul(unit)
-        .filter(|ms| (10..=40_950).contains(ms))
-        .ok_or_else(wrong)?;
-    Ok(Duration::from_millis(span))
+    let span = number.checked_mul(unit).filter(|ms| (10..=40_950).contains(ms));
+    Ok(Duration::from_millis(span.ok_or_else(wrong)?))
 }
 
-fn find(name: &str) -> Result<Scenario> {
-    scenario::all()
-        .into_iter()
-        .find(|s| s.name == name)
-        .with_context(|| format!("no scenario of the name {name}; `onearm-lab list` shows them"))
+/// Reads `dnat`, `both-nat`.
+fn mode(text: &str) -> Result<Mode, String> {
+    match text {
+        "dnat" => Ok(Mode::Dnat),
+        "both-nat" => Ok(Mode::BothNat),
+        _ => Err(format!(
+            "no mode of the name {text:?}; there are dnat and both-nat"
+        )),
+    }
+}
+
+/// A sentence to stderr and the exit code of a wrong call.
+fn usage(sentence: &str) -> ExitCode {
+    eprintln!("onearm-lab: {sentence}");
+    ExitCode::from(2)
+}
+
+/// The folder that was named, else that of this program.
+fn bin_dir(named: Option<PathBuf>) -> Result<PathBuf> {
+    match named {
+        Some(dir) => Ok(dir),
+        None => Ok(std::env::current_exe()?
+            .parent()
+            .context("this program lies in no folder")?
+            .to_owned()),
+    }
+}
+
+/// 0 only when all checks held.
+fn verdict(report: &Report) -> ExitCode {
+    if report.passed {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::from(1)
+    }
+}
+
+fn list() -> ExitCode {
+    for scenario in scenario::all() {
+        println!("{:24} {}", scenario.name, scenario.about);
+    }
+    ExitCode::SUCCESS
 }
 
 fn run(arguments: RunArguments) -> Result<ExitCode> {
-    let scenario = match find(&arguments.name) {
-        Ok(scenario) => scenario,
-        Err(error) => {
-            eprintln!("onearm-lab: {error:#}");
-            return Ok(ExitCode::from(2));
-        }
+    let Some(scenario) = scenario::all().into_iter().find(|s| s.name == arguments.name) else {
+        return Ok(usage(&format!(
+            "no scenario of the name {}; `onearm-lab list` shows them",
+            arguments.name
+        )));
     };
-    if arguments.peer != Kind::Onearm && !scenario.for_peers {
-        eprintln!(
-            "onearm-lab: {} asks for what only onearm has; it cannot run with {}",
-            scenario.name, arguments.peer
-        );
-        return Ok(ExitCode::from(2));
-    }
-    if !nix::unistd::geteuid().is_root() {
-        eprintln!("onearm-lab: needs root, because it makes network namespaces");
-        return Ok(ExitCode::from(2));
+    let kind = arguments.nodes.peer;
+    if kind != Kind::Onearm && !scenario.for_peers {
+        return Ok(usage(&format!(
+            "{} asks for what only onearm has, not {kind}",
+            scenario.name
+        )));
     }
     lab::tear_down_on_signals(false)?;
-    let bin_dir = match arguments.bin_dir {
-        Some(dir) => dir,
-        None => std::env::current_exe()?
-            .parent()
-            .context("this program lies in no folder")?
-            .to_owned(),
-    };
     let wanted = Wanted {
         seed: arguments.seed,
         runs: arguments.runs,
         interval: arguments.interval,
-        kind: arguments.peer,
-        bin_dir,
+        kind,
+        bin_dir: bin_dir(arguments.nodes.bin_dir)?,
         keep: arguments.keep,
     };
     let report = Run::new(scenario.name, wanted, !arguments.json).finish(scenario);
@@ -128,22 +192,56 @@ fn run(arguments: RunArguments) -> Result<ExitCode> {
             println!("logs and captures: {kept}");
         }
     }
-    Ok(if report.passed {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::from(1)
-    })
+    Ok(verdict(&report))
+}
+
+fn up(arguments: UpArguments) -> Result<ExitCode> {
+    lab::tear_down_on_signals(true)?;
+    shell::open(&shell::Wanted {
+        mode: arguments.mode,
+        interval: arguments.interval,
+        kind: (!arguments.empty).then_some(arguments.nodes.peer),
+        bin_dir: bin_dir(arguments.nodes.bin_dir)?,
+    })?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn demo(arguments: DemoArguments) -> Result<ExitCode> {
+    lab::tear_down_on_signals(false)?;
+    let demonstration = Demonstration {
+        kind: arguments.nodes.peer,
+        bin_dir: bin_dir(arguments.nodes.bin_dir)?,
+        interval: arguments.interval,
+    };
+    let report = demonstration.show();
+    if lab::is_stopping() {
+        bail!("stopped by a signal");
+    }
+    println!();
+    for check in report.checks.iter().filter(|c| !c.passed) {
+        println!("WRONG  {}: {}", check.name, check.detail);
+    }
+    if let Some(kept) = &report.kept {
+        println!("logs and captures: {kept}");
+    }
+    let held = report.checks.iter().filter(|c| c.passed).count();
+    println!(
+        "{held} of {} statements held; everything is torn down",
+        report.checks.len()
+    );
+    Ok(verdict(&report))
 }
 
 fn main() -> ExitCode {
-    let outcome = match Arguments::parse().command {
-        Command::List => {
-            for scenario in scenario::all() {
-                println!("{:20} {}", scenario.name, scenario.about);
-            }
-            Ok(ExitCode::SUCCESS)
-        }
+    let command = Arguments::parse().command;
+    if !matches!(command, Command::List) && !nix::unistd::geteuid().is_root() {
+        return usage("needs root, because it makes network namespaces");
+    }
+    let outcome = match command {
+        Command::List => Ok(list()),
         Command::Run(arguments) => run(arguments),
+        Command::Up(arguments) => up(arguments),
+        Command::Demo(arguments) => demo(arguments),
     };
     outcome.unwrap_or_else(|error| {
         eprintln!("onearm-lab: {error:#}");

@@ -4,6 +4,10 @@ use std::{
     io::{Read as _, Write as _},
     net::SocketAddrV4,
     os::fd::AsFd as _,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, AtomicUsize, Ordering},
+    },
 };
 
 use anyhow::Result;
@@ -27,10 +31,39 @@ use crate::{
 /// lost SYN is a failure.
 const PATIENCE: Nanos = 400 * MS;
 
+/// What a running prober has seen so far, for those who look on.
+#[derive(Debug, Default)]
+pub struct Tally {
+    /// Answers by tag of the server; 0 is a server without tag.
+    pub answers: [AtomicUsize; 10],
+    /// Attempts that failed.
+    pub failed: AtomicUsize,
+    /// Tag of the server that answered last.
+    pub last_server: AtomicUsize,
+    /// When it did.
+    pub last_at: AtomicU64,
+}
+
+impl Tally {
+    fn count(&self, attempt: &Attempt, over_at: Nanos) {
+        if attempt.took.is_none() {
+            self.failed.fetch_add(1, Ordering::Relaxed);
+            return;
+        }
+        if let Some(count) = self.answers.get(usize::from(attempt.server)) {
+            count.fetch_add(1, Ordering::Relaxed);
+        }
+        self.last_server
+            .store(usize::from(attempt.server), Ordering::Relaxed);
+        self.last_at.store(over_at, Ordering::Relaxed);
+    }
+}
+
 /// A running prober.
 #[derive(Debug)]
 pub struct HttpProber {
     recorder: Recorder<Series>,
+    tally: Arc<Tally>,
 }
 
 /// One attempt that hangs.
@@ -49,10 +82,18 @@ impl HttpProber {
     pub fn start(ns: &Namespace, target: SocketAddrV4, spacing: Nanos) -> Result<Self> {
         let stop = Stop::default();
         let flag = stop.clone();
-        let thread = ns.thread("http-prober", move || probe(target, spacing, &flag))?;
+        let tally = Arc::new(Tally::default());
+        let counted = Arc::clone(&tally);
+        let thread = ns.thread("http-prober", move || probe(target, spacing, &flag, &counted))?;
         Ok(Self {
             recorder: Recorder::new(stop, thread),
+            tally,
         })
+    }
+
+    /// What it has seen so far.
+    pub fn tally(&self) -> &Tally {
+        &self.tally
     }
 
     /// Ends it.
@@ -64,7 +105,7 @@ impl HttpProber {
     }
 }
 
-fn probe(target: SocketAddrV4, spacing: Nanos, stop: &Stop) -> Result<Series> {
+fn probe(target: SocketAddrV4, spacing: Nanos, stop: &Stop, tally: &Tally) -> Result<Series> {
     process::prefer_this_thread(INSTRUMENT_PRIORITY);
     let mut series = Series {
         spacing,
@@ -134,7 +175,11 @@ fn probe(target: SocketAddrV4, spacing: Nanos, stop: &Stop) -> Result<Series> {
                 return false;
             };
             let goes_on = !ready.next().unwrap_or(false) || advance(o, attempt, now);
-            goes_on && now.saturating_sub(attempt.at) < PATIENCE
+            let stays = goes_on && now.saturating_sub(attempt.at) < PATIENCE;
+            if !stays {
+                tally.count(attempt, now);
+            }
+            stays
         });
     }
 }

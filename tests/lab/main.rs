@@ -37,7 +37,7 @@ enum Command {
 /// What stands in the nodes' place.
 #[derive(Debug, Args)]
 struct Nodes {
-    /// What runs in the nodes' place: onearm, keepalived, frr or ucarp
+    /// What runs in the nodes' place: onearm, keepalived, conntrackd, frr or ucarp
     #[arg(long, default_value = "onearm")]
     peer: Kind,
     /// Folder of onearmd and onearm; default: the folder of this program

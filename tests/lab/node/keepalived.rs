@@ -1,6 +1,6 @@
 //! keepalived in a node's place, with nftables for the balancing and conntrackd beside it where wanted.
 
-use std::{fs, path::PathBuf, time::Duration};
+use std::{fs, os::unix::fs::PermissionsExt as _, path::PathBuf, time::Duration};
 
 use anyhow::Result;
 use nix::sys::signal::Signal;
@@ -22,16 +22,17 @@ pub struct KeepalivedNode {
     dir: PathBuf,
     spec: PairSpec,
     priority: u8,
+    synced: bool,
     running: Option<Process>,
     conntrackd: Option<Process>,
 }
 
 impl KeepalivedNode {
-    /// Prepares it.
+    /// Prepares it; with `synced` conntrackd runs beside it (FTFW over the leg) and commits at a take-over.
     ///
     /// # Errors
     /// When the folder cannot be made.
-    pub fn prepare(lab: &OneArm, index: usize, spec: &PairSpec) -> Result<Self> {
+    pub fn prepare(lab: &OneArm, index: usize, spec: &PairSpec, synced: bool) -> Result<Self> {
         let ns = lab.ns(NODES[index]).clone();
         Ok(Self {
             index,
@@ -39,6 +40,7 @@ impl KeepalivedNode {
             dir: folder(lab, index)?,
             spec: spec.clone(),
             priority: spec.priorities[index],
+            synced,
             running: None,
             conntrackd: None,
         })
@@ -52,9 +54,15 @@ impl KeepalivedNode {
         } else {
             format!("  virtual_ipaddress_excluded {{\n{}\n  }}\n", excluded.join("\n"))
         };
+        let notify = if self.synced {
+            self.write_notify_script()?
+        } else {
+            String::new()
+        };
         let text = format!(
-            "global_defs {{\n  vrrp_version 3\n  router_id {}\n}}\nvrrp_instance V {{\n  state BACKUP\n  interface eth0\n  \
-             virtual_router_id 51\n  priority {}\n  advert_int {}\n  virtual_ipaddress {{\n{}\n  }}\n{excluded}}}\n",
+            "global_defs {{\n  vrrp_version 3\n  router_id {}\n  script_user root\n}}\nvrrp_instance V {{\n  \
+             state BACKUP\n  interface eth0\n  virtual_router_id 51\n  priority {}\n  advert_int {}\n  \
+             virtual_ipaddress {{\n{}\n  }}\n{excluded}{notify}}}\n",
             NODES[self.index],
             self.priority,
             self.spec.interval.as_secs_f64(),
@@ -65,11 +73,24 @@ impl KeepalivedNode {
         Ok(path)
     }
 
-    /// Starts conntrackd beside it (FTFW over the leg, states committed by `conntrackd -c`).
-    ///
-    /// # Errors
-    /// When it does not come up.
-    pub fn start_conntrackd(&mut self) -> Result<()> {
+    /// The script of conntrackd's primary-backup example, shortened: commit and resend, or ask for a resync.
+    fn write_notify_script(&self) -> Result<String> {
+        let path = self.dir.join("notify.sh");
+        let call = format!("conntrackd -C {}/conntrackd.conf", self.dir.display());
+        fs::write(
+            &path,
+            format!(
+                "#!/bin/sh\ncase $1 in\nprimary) {call} -c; {call} -f; {call} -R; {call} -B;;\n*) {call} -t; {call} -n;;\nesac\n"
+            ),
+        )?;
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755))?;
+        let path = path.display();
+        Ok(format!(
+            "  notify_master \"{path} primary\"\n  notify_backup \"{path} backup\"\n"
+        ))
+    }
+
+    fn start_conntrackd(&mut self) -> Result<()> {
         let dir = self.dir.display();
         let (own, peer) = if self.index == 0 { (2, 3) } else { (3, 2) };
         let text = format!(
@@ -125,6 +146,9 @@ impl Node for KeepalivedNode {
     fn start(&mut self) -> Result<()> {
         nat::remove(&self.ns)?;
         nat::install(&self.ns, &self.spec, &self.dir)?;
+        if self.synced {
+            self.start_conntrackd()?;
+        }
         let conf = self.write_configuration()?.display().to_string();
         let pid_files = ["pid", "vrrp.pid", "checkers.pid"].map(|name| {
             let path = self.dir.join(name);

@@ -27,6 +27,8 @@ pub enum Kind {
     Onearm,
     /// keepalived with nftables.
     Keepalived,
+    /// keepalived with nftables, and conntrackd beside it.
+    Conntrackd,
     /// FRR's vrrpd with nftables.
     Frr,
     /// ucarp with nftables.
@@ -38,6 +40,7 @@ impl fmt::Display for Kind {
         f.write_str(match self {
             Self::Onearm => "onearm",
             Self::Keepalived => "keepalived",
+            Self::Conntrackd => "conntrackd",
             Self::Frr => "frr",
             Self::Ucarp => "ucarp",
         })
@@ -51,9 +54,10 @@ impl FromStr for Kind {
         Ok(match word {
             "onearm" => Self::Onearm,
             "keepalived" => Self::Keepalived,
+            "conntrackd" => Self::Conntrackd,
             "frr" => Self::Frr,
             "ucarp" => Self::Ucarp,
-            _ => bail!("no product of the name {word}; there are onearm, keepalived, frr, ucarp"),
+            _ => bail!("no product of the name {word}; there are onearm, keepalived, conntrackd, frr, ucarp"),
         })
     }
 }
@@ -191,7 +195,10 @@ impl Pair {
         let make = |index: usize| -> Result<Box<dyn Node>> {
             Ok(match kind {
                 Kind::Onearm => Box::new(onearm::OnearmNode::prepare(lab, index, spec, bin_dir)?),
-                Kind::Keepalived => Box::new(keepalived::KeepalivedNode::prepare(lab, index, spec)?),
+                Kind::Keepalived | Kind::Conntrackd => {
+                    let synced = kind == Kind::Conntrackd;
+                    Box::new(keepalived::KeepalivedNode::prepare(lab, index, spec, synced)?)
+                }
                 Kind::Frr => Box::new(frr::FrrNode::prepare(lab, index, spec)?),
                 Kind::Ucarp => Box::new(ucarp::UcarpNode::prepare(lab, index, spec)?),
             })

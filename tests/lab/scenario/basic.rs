@@ -143,7 +143,7 @@ fn check_log(run: &mut Run, web: &[Web], mode: Mode, asker: &str, mark: &str) ->
         (true, _) => address("out"),
         (false, Kind::Onearm) => VIP,
         // Their masquerade takes the node's own address.
-        (false, Kind::Keepalived | Kind::Frr | Kind::Ucarp) => address("lb1"),
+        (false, Kind::Keepalived | Kind::Conntrackd | Kind::Frr | Kind::Ucarp) => address("lb1"),
     };
     let what = if real {
         "the real client"

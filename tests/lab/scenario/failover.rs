@@ -18,6 +18,7 @@ use crate::{
     node::{Kind, Pair},
     report::median,
     service::{Mode, PairSpec},
+    switch::Variant,
     topology::{OneArm, Options, VIP, colons},
     traffic,
 };
@@ -44,8 +45,8 @@ pub enum Fault {
     Stop,
 }
 
-/// The four scenarios.
-pub(super) fn scenarios() -> [Scenario; 4] {
+/// The scenarios.
+pub(super) fn scenarios() -> [Scenario; 5] {
     [
         Scenario {
             name: "failover-kill9",
@@ -70,6 +71,17 @@ pub(super) fn scenarios() -> [Scenario; 4] {
             about: "SIGTERM of the Active, at 1 s and 10 ms adverts",
             for_peers: true,
             run: |run| all_intervals(run, Fault::Stop),
+        },
+        Scenario {
+            name: "failover-snooping",
+            about: "SIGKILL of the Active on a switch with multicast snooping, at 100 ms adverts",
+            for_peers: true,
+            run: |run| {
+                let interval = run.wanted.interval.unwrap_or(Duration::from_millis(100));
+                let spec = PairSpec::web_and_echo(Mode::Dnat, interval);
+                let runs = run.wanted.runs.unwrap_or(2);
+                repeat(run, Fault::Kill, &spec, runs, Variant::Snooping)
+            },
         },
     ]
 }
@@ -107,7 +119,7 @@ fn all_intervals(run: &mut Run, fault: Fault) -> Result<()> {
     for interval in intervals {
         let spec = PairSpec::web_and_echo(Mode::Dnat, interval);
         let runs = run.wanted.runs.unwrap_or(5);
-        repeat(run, fault, &spec, runs)?;
+        repeat(run, fault, &spec, runs, Variant::Learning)?;
     }
     Ok(())
 }
@@ -116,10 +128,10 @@ fn all_intervals(run: &mut Run, fault: Fault) -> Result<()> {
 ///
 /// # Errors
 /// When the lab or the pair does not come up.
-pub fn repeat(run: &mut Run, fault: Fault, spec: &PairSpec, runs: u32) -> Result<()> {
+pub fn repeat(run: &mut Run, fault: Fault, spec: &PairSpec, runs: u32, variant: Variant) -> Result<()> {
     let label = format!("{}ms", spec.interval.as_millis());
     let mut outcomes = Vec::new();
-    run.with_lab(&label, Options { forwarding: true, ..Options::default() }, |run, lab| {
+    run.with_lab(&label, Options { forwarding: true, variant, ..Options::default() }, |run, lab| {
         let _servers = traffic::start_servers(lab, &["s1", "s2", "s3"])?;
         // When the machine stalls in every run the maximum has no witness: up to twice as many runs are made.
         let mut made = 0;

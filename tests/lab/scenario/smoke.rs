@@ -8,6 +8,7 @@ use super::{Run, Scenario, basic, failover, restore};
 use crate::{
     node::Kind,
     service::{Mode, PairSpec},
+    switch::Variant,
 };
 
 /// The scenario.
@@ -27,7 +28,7 @@ fn run(run: &mut Run) -> Result<()> {
     let interval = run.wanted.interval.unwrap_or(Duration::from_millis(100));
     let spec = PairSpec::web_and_echo(Mode::Dnat, interval);
     for fault in [failover::Fault::Kill, failover::Fault::Stop] {
-        failover::repeat(run, fault, &spec, 1)?;
+        failover::repeat(run, fault, &spec, 1, Variant::Learning)?;
     }
     if run.wanted.kind == Kind::Onearm {
         restore::restore(run)?;

@@ -14,6 +14,9 @@ mod services;
 mod sizes;
 mod snat;
 
+#[cfg(test)]
+mod tests;
+
 pub use capacity::{Capacity, ServiceCapacity, flow_table_bytes};
 pub use host::{HostInterface, lint_host};
 pub use nodes::lint_nodes;

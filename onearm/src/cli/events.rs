@@ -36,17 +36,17 @@ pub(super) fn show(list: &EventList) -> String {
         );
     }
     for event in &list.events {
+        let time = output::moment(event.time_ms);
         let _ignored = writeln!(
             text,
-            "{} #{} {} {}\n    {}",
-            output::moment(event.time_ms),
+            "{time} #{} {} {}",
             event.sequence,
             event.severity.as_str(),
-            event.kind,
-            event.message
+            event.kind
         );
+        text.push_str(&output::paragraph("    ", &event.message));
         if !event.remedy.is_empty() {
-            let _ignored = writeln!(text, "    → {}", event.remedy);
+            text.push_str(&output::paragraph("    → ", &event.remedy));
         }
     }
     if list.events.is_empty() {

@@ -57,7 +57,7 @@ pub(super) fn show(list: &FlowList) -> String {
         );
         let _ignored = writeln!(
             text,
-            "     {:>21} → {:<21}  idle {}, ends in {}",
+            "     {:>21} → {:<21}  idle {}, ends {}",
             flow.snat.unwrap_or(flow.client).to_string(),
             flow.server.to_string(),
             span(flow.idle_ms),

@@ -86,6 +86,27 @@ pub(super) fn draw(table: &Table) -> String {
     text
 }
 
+/// A paragraph of at most 80 columns: `first` stands before its first line, as many blanks before the others.
+pub(super) fn paragraph(first: &str, words: &str) -> String {
+    let indent = first.chars().count();
+    let (mut text, mut column) = (first.to_owned(), indent);
+    for (index, word) in words.split_whitespace().enumerate() {
+        let width = word.chars().count();
+        if index > 0 && column + 1 + width > usize::from(WIDTH) {
+            text.push('\n');
+            text.extend(std::iter::repeat_n(' ', indent));
+            column = indent;
+        } else if index > 0 {
+            text.push(' ');
+            column += 1;
+        }
+        text.push_str(word);
+        column += width;
+    }
+    text.push('\n');
+    text
+}
+
 /// `1234567` as `1,234,567`.
 pub(super) fn grouped(number: u64) -> String {
     let digits = number.to_string();

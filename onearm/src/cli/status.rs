@@ -113,7 +113,7 @@ pub(super) fn show(status: &Status) -> String {
     }
     text.push_str(&output::draw(&table));
     for leg in status.legs.iter().filter(|leg| !leg.reason.is_empty()) {
-        let _ignored = writeln!(text, "{}: {}", leg.name, leg.reason);
+        text.push_str(&output::paragraph(&format!("{}: ", leg.name), &leg.reason));
     }
     counters(&mut text, "protocol", &ha.counters);
     counters(&mut text, "packets", &data.counters);
@@ -121,7 +121,7 @@ pub(super) fn show(status: &Status) -> String {
         text.push('\n');
     }
     for warning in &status.warnings {
-        let _ignored = writeln!(text, "! {warning}");
+        text.push_str(&output::paragraph("! ", warning));
     }
     text
 }
@@ -153,7 +153,7 @@ fn peer(status: &Status) -> String {
     if let Some(state) = peer.state {
         let _ignored = write!(text, " {state}");
     }
-    let _ignored = write!(text, ", last heard {} ago", span(age));
+    let _ignored = write!(text, ", heard {} ago", span(age));
     if let Some(priority) = peer.priority {
         let _ignored = write!(text, ", priority {priority}");
     }
@@ -184,6 +184,7 @@ struct Lines(String);
 
 impl Lines {
     fn add(&mut self, name: &str, value: impl AsRef<str>) {
-        let _ignored = writeln!(self.0, "{name:<10} {}", value.as_ref());
+        self.0
+            .push_str(&output::paragraph(&format!("{name:<10} "), value.as_ref()));
     }
 }

@@ -7,15 +7,15 @@ use super::node::{Attach, Leg, NodeConfig, Peer, Role};
 use super::source::{Parsed, Source};
 use super::walk::{Field, Keys, Table, Walk, walk};
 
-const ROOT: Keys = Keys {
+pub(super) const ROOT: Keys = Keys {
     known: &["name", "id", "priority", "peer", "control_group", "leg"],
     later: &[],
 };
-const PEER: Keys = Keys {
+pub(super) const PEER: Keys = Keys {
     known: &["address", "interface", "key_file"],
     later: &[],
 };
-const LEG: Keys = Keys {
+pub(super) const LEG: Keys = Keys {
     known: &["name", "interface", "vlan", "role", "attach", "return"],
     later: &[],
 };

@@ -8,11 +8,11 @@ use super::service_file;
 use super::source::{Parsed, Source};
 use super::walk::{Field, Keys, Table, Walk, walk};
 
-const ROOT: Keys = Keys {
+pub(super) const ROOT: Keys = Keys {
     known: &["format", "ha", "limits", "gateway", "service"],
     later: &[("egress", "outgoing addresses (egress) are not in this build")],
 };
-const HA: Keys = Keys {
+pub(super) const HA: Keys = Keys {
     known: &[
         "vrid",
         "advert_interval",
@@ -28,11 +28,11 @@ const HA: Keys = Keys {
         ("witness", "a witness is not in this build"),
     ],
 };
-const LIMITS: Keys = Keys {
+pub(super) const LIMITS: Keys = Keys {
     known: &["max_flows", "half_open"],
     later: &[],
 };
-const GATEWAY: Keys = Keys {
+pub(super) const GATEWAY: Keys = Keys {
     known: &["address", "leg", "transit", "direct"],
     later: &[("group", service_file::GROUP_SENTENCE)],
 };

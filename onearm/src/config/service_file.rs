@@ -11,7 +11,7 @@ use super::walk::{Field, Keys, Table, Walk};
 /// Why a group cannot be chosen.
 pub(super) const GROUP_SENTENCE: &str = "all groups of a pair are Active on the same node in this build";
 
-const SERVICE: Keys = Keys {
+pub(super) const SERVICE: Keys = Keys {
     known: &[
         "name",
         "vip",
@@ -34,11 +34,11 @@ const SERVICE: Keys = Keys {
         ("egress", "outgoing addresses (egress) are not in this build"),
     ],
 };
-const CHECK: Keys = Keys {
+pub(super) const CHECK: Keys = Keys {
     known: &["type", "interval", "timeout", "rise", "fall", "port"],
     later: &[],
 };
-const SERVER: Keys = Keys {
+pub(super) const SERVER: Keys = Keys {
     known: &["name", "address", "port", "weight"],
     later: &[],
 };

@@ -459,6 +459,59 @@ fn loading_gives_both_files_or_every_error() {
     );
 }
 
+#[test]
+fn every_key_and_every_rule_is_documented() {
+    let manual = include_str!("../../../docs/configuration.md");
+    for keys in [
+        node_file::ROOT,
+        node_file::PEER,
+        node_file::LEG,
+        pair_file::ROOT,
+        pair_file::HA,
+        pair_file::LIMITS,
+        pair_file::GATEWAY,
+        service_file::SERVICE,
+        service_file::CHECK,
+        service_file::SERVER,
+    ] {
+        for key in keys.known {
+            let forms = [
+                format!("`{key}`"),
+                format!(".{key}`"),
+                format!("[{key}]"),
+                format!("service.{key}`"),
+            ];
+            assert!(forms.iter().any(|form| manual.contains(form)), "{key}");
+        }
+    }
+    let mut sources = String::new();
+    for file in std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/src/check")).unwrap() {
+        sources += &std::fs::read_to_string(file.unwrap().path()).unwrap();
+    }
+    let calls = sources
+        .split("findings.error(")
+        .chain(sources.split("findings.warn("));
+    let calls = calls
+        .chain(sources.split("of_node.error("))
+        .chain(sources.split("of_pair.error("));
+    let calls = calls
+        .chain(sources.split("of_node.warn("))
+        .chain(sources.split("of_pair.warn("));
+    let mut rules = 0;
+    for call in calls {
+        let Some(rule) = call
+            .trim_start()
+            .strip_prefix('"')
+            .and_then(|rest| rest.split('"').next())
+        else {
+            continue;
+        };
+        assert!(manual.contains(&format!("`{rule}`")), "{rule}");
+        rules += 1;
+    }
+    assert!(rules > 30, "the rules are found: {rules}");
+}
+
 /// Ways to spoil a text.
 fn mutated(text: &'static str) -> impl Strategy<Value = String> {
     let noise = prop_oneof![

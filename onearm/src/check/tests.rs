@@ -1,0 +1,131 @@
+use ipnet::Ipv4Net;
+
+use super::*;
+use crate::config::{Source, parse_node, parse_pair};
+
+const NODE: &str = include_str!("../../../etc/examples/node-lb1.toml");
+const PAIR: &str = include_str!("../../../etc/examples/pair.toml");
+
+/// Rules and fields found by comparing with a machine that has these addresses on `eth0`.
+fn on_a_machine_with(addresses: &[&str], node: &str, pair: &str) -> Vec<(&'static str, String)> {
+    let addresses = addresses
+        .iter()
+        .map(|net| net.parse::<Ipv4Net>().unwrap())
+        .collect();
+    let interfaces = [HostInterface {
+        name: "eth0".into(),
+        addresses,
+    }];
+    let (mut node, mut pair) = (
+        parse_node(Source::new("node.toml", node)),
+        parse_pair(Source::new("pair.toml", pair)),
+    );
+    lint(&mut node, &mut pair);
+    lint_host(&mut node, &mut pair, &interfaces);
+    let found = node.diagnostics.into_iter().chain(pair.parsed.diagnostics);
+    found.map(|d| (d.rule, d.field)).collect()
+}
+
+#[test]
+fn the_machine_the_files_are_for_has_nothing_against_them() {
+    assert_eq!(on_a_machine_with(&["192.168.100.2/24"], NODE, PAIR), []);
+}
+
+#[test]
+fn addresses_of_the_pair_do_not_live_in_the_kernel() {
+    let found = |rule, field: &str| vec![(rule, field.to_owned())];
+    for (local, expected) in [
+        ("192.168.100.100/32", found("address-is-local", "service[0].vip")),
+        (
+            "192.168.100.1/24",
+            found("address-is-local", "gateway[0].address"),
+        ),
+        ("192.168.100.3/32", found("peer-is-local", "peer.address")),
+    ] {
+        assert_eq!(
+            on_a_machine_with(&["192.168.100.2/24", local], NODE, PAIR),
+            expected,
+            "{local}"
+        );
+    }
+    let servers = on_a_machine_with(&["192.168.100.10/24"], NODE, PAIR);
+    assert_eq!(servers.len(), 2, "{servers:?}");
+    assert!(servers.iter().all(|(rule, _)| *rule == "server-is-node"));
+}
+
+#[test]
+fn a_leg_without_address_or_with_another_network_is_told() {
+    assert_eq!(
+        on_a_machine_with(&[], NODE, PAIR),
+        [("no-address", "leg[0].interface".to_owned())]
+    );
+    let elsewhere = on_a_machine_with(&["10.0.0.2/24"], NODE, PAIR);
+    let expected = [
+        ("vip-off-link", "service[0].vip".to_owned()),
+        ("vip-off-link", "service[1].vip".to_owned()),
+    ];
+    assert_eq!(elsewhere, expected);
+    let narrow = on_a_machine_with(&["192.168.100.97/30"], NODE, PAIR);
+    assert!(
+        narrow.contains(&("vip-off-link", "service[1].vip".to_owned())),
+        "{narrow:?}"
+    );
+    let pair = PAIR.replace("192.168.100.101", "192.168.100.103");
+    let last = on_a_machine_with(&["192.168.100.102/29"], NODE, &pair);
+    assert_eq!(last, [("network-or-broadcast", "service[1].vip".to_owned())]);
+}
+
+#[test]
+fn with_several_service_legs_a_vip_needs_a_network_or_a_name() {
+    let node = format!("{NODE}\n[[leg]]\nname = \"two\"\ninterface = \"eth0\"\nvlan = 5\n");
+    assert_eq!(
+        on_a_machine_with(&["192.168.100.2/24"], &node, PAIR),
+        [],
+        "the gateway's network says it"
+    );
+    let both_nat = include_str!("../../../etc/examples/pair-both-nat.toml");
+    assert_eq!(
+        on_a_machine_with(&["192.168.100.2/24"], &node, both_nat),
+        [],
+        "the connected prefix says it"
+    );
+    let found = on_a_machine_with(&["10.0.0.2/24"], &node, both_nat);
+    assert_eq!(
+        found
+            .iter()
+            .filter(|(rule, _)| *rule == "vip-without-leg")
+            .count(),
+        2,
+        "{found:?}"
+    );
+    let named = both_nat.replace("protocol =", "leg = \"lan\"\nprotocol =");
+    assert_eq!(on_a_machine_with(&["192.168.100.2/24"], &node, &named), []);
+}
+
+#[test]
+fn capacity_is_snat_ports_times_addresses_and_the_table_has_room_to_spare() {
+    let pair = parse_pair(Source::new(
+        "pair.toml",
+        include_str!("../../../etc/examples/pair-both-nat.toml"),
+    ));
+    let capacity = Capacity::of(&pair.parsed.config);
+    let ceilings: Vec<_> = capacity
+        .services
+        .iter()
+        .map(|service| service.per_server)
+        .collect();
+    assert_eq!(ceilings, [Some(2 * 32_768), Some(32_768)]);
+    assert_eq!((capacity.vips, capacity.servers), (2, 3));
+    for max_flows in [1_024, 100_000, 1_000_000, 16_000_000] {
+        let entries = flow_table_bytes(max_flows) / (17 * 64) * 16;
+        let used = u64::from(max_flows) * 2;
+        assert!(
+            used * 100 <= entries * 80,
+            "{max_flows}: never more than 80 % full"
+        );
+        assert!(
+            used * 100 > entries * 39,
+            "{max_flows}: never less than half of that"
+        );
+    }
+}

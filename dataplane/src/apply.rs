@@ -26,7 +26,7 @@ pub(crate) trait Sink: next_hops::Sink {
     fn set_service(&mut self, slot: u32, index: u32, service: &Service) -> Result<()>;
     /// One 8-byte store of `Service::table`.
     fn set_service_table(&mut self, slot: u32, index: u32, table: u64);
-    fn set_pool(&mut self, slot: u32, index: u32, pool: &SnatPool) -> Result<()>;
+    fn set_pool(&mut self, slot: u32, index: u32, pool: SnatPool) -> Result<()>;
     fn write_schedule(&mut self, region: Region, entries: &[u16]);
     fn set_server(&mut self, index: u32, server: &Server);
     /// One store of `GENERATION`.
@@ -170,10 +170,10 @@ fn write(compiled: &Compiled, mirror: &mut Mirror, slots: &mut Slots, sink: &mut
     mirror.write(sink)?;
     for (index, server) in &compiled.servers {
         // A server in force is changed after the switch.
-        if !slots
+        if slots
             .servers
             .get(index)
-            .is_some_and(|old| old.flags & maps::server::USED != 0)
+            .is_none_or(|old| old.flags & maps::server::USED == 0)
         {
             sink.set_server(*index, server);
         }
@@ -182,7 +182,7 @@ fn write(compiled: &Compiled, mirror: &mut Mirror, slots: &mut Slots, sink: &mut
         sink.write_schedule(*region, entries);
     }
     for (index, pool) in (0..).zip(pools) {
-        sink.set_pool(idle, index, pool)?;
+        sink.set_pool(idle, index, *pool)?;
     }
     for (index, service) in services {
         sink.set_service(idle, *index, service)?;

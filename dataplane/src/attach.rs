@@ -3,6 +3,7 @@
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use nix::net::if_::if_indextoname;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
@@ -98,6 +99,14 @@ pub struct Attached {
 impl Attached {
     /// Attaches `program` as wanted.
     pub(crate) fn new(program: BorrowedFd<'_>, leg: &LegAttach) -> Result<Self> {
+        // Only the interface that is meant, also if it was renamed or made anew a moment ago. (The kernel answers EINVAL
+        // for one that is not there: no reason to try generic mode. nix answers an empty name.)
+        if !if_indextoname(leg.ifindex).is_ok_and(|name| name.as_bytes() == leg.name.as_bytes()) {
+            return Err(Error::NoSuchInterface {
+                interface: leg.name.clone(),
+                ifindex: leg.ifindex,
+            });
+        }
         let (mode, reason) = match leg.mode {
             AttachMode::Generic => (AttachedMode::Generic, None),
             AttachMode::Native => (AttachedMode::Native, None),
@@ -129,10 +138,7 @@ impl Attached {
     }
 
     /// A second descriptor of the link, closed on exec: the program stays attached while any process holds one.
-    ///
-    /// # Errors
-    /// [`Error::Descriptor`] when the process has no descriptor left.
-    pub fn link_fd(&self) -> Result<OwnedFd> {
+    pub(crate) fn link_fd(&self) -> Result<OwnedFd> {
         sys::duplicate(&self.link).map_err(|source| Error::Descriptor { source })
     }
 

@@ -120,12 +120,21 @@ impl Dataplane {
         Error::gather(self.attached.drain(..).filter_map(|a| a.detach().err()).collect())
     }
 
-    /// Second descriptors of all links, for the HA process: while it holds them the programs outlive this process.
+    /// Second descriptors of all links, and of the program array, for the HA process: while it holds them the dataplane
+    /// outlives this process. The kernel empties a program array when the last descriptor of it is closed, attached
+    /// programs or not: without it established flows would go on, and everything else would end with this process.
+    ///
+    /// Fetch them anew after each [`Dataplane::attach`]; order means nothing.
     ///
     /// # Errors
     /// [`Error::Descriptor`].
-    pub fn link_fds(&self) -> Result<Vec<OwnedFd>> {
-        self.attached.iter().map(Attached::link_fd).collect()
+    pub fn keepalive_fds(&self) -> Result<Vec<OwnedFd>> {
+        let phases = sys::duplicate(self.maps.phases.fd()).map_err(|source| Error::Descriptor { source });
+        self.attached
+            .iter()
+            .map(Attached::link_fd)
+            .chain([phases])
+            .collect()
     }
 
     /// A descriptor of the map `LEASE`, for [`LeaseCell::map`] in the HA process.

@@ -21,6 +21,8 @@ use crate::error::{Error, Result};
 pub const FILTER_NAME: &str = "egress_gate";
 /// First of all filters, so that none before it lets a packet go.
 const PRIORITY: u16 = 1;
+/// `ETH_P_ALL`.
+const ALL_PROTOCOLS: u16 = 3;
 /// Our mark in the filter's handle.
 const HANDLE: TcHandle = TcHandle::new(0x6f6e, 0x6561);
 
@@ -160,7 +162,7 @@ fn remove_filter(ifindex: u32, name: &str) -> Result<()> {
     let mut message = TcMessage::with_index(interface(ifindex, name)?);
     message.header.parent = EGRESS;
     message.header.handle = NlHandle::from(u32::from(HANDLE));
-    message.header.info = u32::from(PRIORITY) << 16 | u32::from((libc::ETH_P_ALL as u16).to_be());
+    message.header.info = u32::from(PRIORITY) << 16 | u32::from(ALL_PROTOCOLS.to_be());
     message.attributes.push(TcAttribute::Kind("bpf".to_owned()));
     match ask(RouteNetlinkMessage::DelTrafficFilter(message), NLM_F_ACK) {
         Ok(_) => Ok(()),

@@ -158,10 +158,10 @@ impl Events {
     pub fn try_next(&mut self) -> Option<Timed> {
         loop {
             let record = self.ring.next()?;
-            match Timed::parse(&record) {
-                Some(event) => return Some(event),
-                None => tracing::debug!(len = record.len(), "short record in the ring"),
+            if let Some(event) = Timed::parse(&record) {
+                return Some(event);
             }
+            tracing::debug!(len = record.len(), "short record in the ring");
         }
     }
 

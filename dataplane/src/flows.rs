@@ -111,16 +111,16 @@ pub struct FlowFilter {
 
 impl FlowFilter {
     fn matches(&self, flow: &FlowInfo) -> bool {
-        fn is<T: PartialEq>(wanted: Option<T>, have: T) -> bool {
-            wanted.is_none_or(|wanted| wanted == have)
+        fn is<T: PartialEq>(wanted: Option<T>, have: &T) -> bool {
+            wanted.is_none_or(|wanted| wanted == *have)
         }
-        is(self.client, *flow.client.ip())
-            && is(self.vip, *flow.vip.ip())
-            && is(self.vip_port, flow.vip.port())
-            && is(self.server, *flow.server.ip())
-            && is(self.source, *flow.source.ip())
-            && is(self.source_port, flow.source.port())
-            && is(self.state, flow.state)
+        is(self.client, flow.client.ip())
+            && is(self.vip, flow.vip.ip())
+            && is(self.vip_port, &flow.vip.port())
+            && is(self.server, flow.server.ip())
+            && is(self.source, flow.source.ip())
+            && is(self.source_port, &flow.source.port())
+            && is(self.state, &flow.state)
     }
 }
 

@@ -176,7 +176,9 @@ mod tests {
                     Op::FlowsEnded(id) => flows.retain(|_, of| *of != id),
                     Op::Reclaim => {
                         let mut in_use = IndexSet::new();
-                        flows.keys().for_each(|index| in_use.insert(u16::try_from(*index).unwrap()));
+                        for index in flows.keys() {
+                            in_use.insert(u16::try_from(*index).unwrap());
+                        }
                         ids.reclaim(&in_use);
                     }
                 }

@@ -5,7 +5,7 @@ use std::os::fd::AsFd;
 
 use aya::maps::lpm_trie::{Key, LpmTrie};
 use aya::maps::xdp::XdpMapError;
-use aya::maps::{Array, DevMap, HashMap, Map, MapData, MapError, PerCpuArray, ProgramArray, RingBuf};
+use aya::maps::{Array, DevMap, HashMap, Map, MapData, MapError, PerCpuArray, RingBuf};
 use aya::{Ebpf, Pod};
 use onearm_dataplane_common::flow::Bucket4;
 use onearm_dataplane_common::maps::{
@@ -146,7 +146,8 @@ pub(crate) struct KernelMaps {
     pub(crate) counters: Named<PerCpuArray<MapData, u64>>,
     pub(crate) service_stats: Named<PerCpuArray<MapData, Stats>>,
     pub(crate) server_stats: Named<PerCpuArray<MapData, Stats>>,
-    pub(crate) phases: Named<ProgramArray<MapData>>,
+    /// Handed to the process that keeps the dataplane alive.
+    pub(crate) phases: MapData,
     /// Taken by the consumer.
     pub(crate) events: Option<RingBuf<MapData>>,
 }
@@ -162,14 +163,9 @@ impl KernelMaps {
     pub(crate) fn take(ebpf: &mut Ebpf) -> Result<(Self, FlowMaps)> {
         let endpoints: MapData = data(ebpf, "SERVER_ENDPOINTS")?;
         let most_endpoints = max_entries(&endpoints, "SERVER_ENDPOINTS")?;
-        let failed = |source| Error::MapAccess {
-            map: "SERVER_ENDPOINTS",
-            operation: "use",
-            source: Box::new(source),
-        };
         let endpoints = Named {
             name: "SERVER_ENDPOINTS",
-            map: HashMap::try_from(Map::HashMap(endpoints)).map_err(failed)?,
+            map: HashMap::try_from(Map::HashMap(endpoints)).map_err(unusable("SERVER_ENDPOINTS"))?,
         };
         let maps = Self {
             node: words(ebpf, "NODE")?,
@@ -196,7 +192,7 @@ impl KernelMaps {
             counters: named(ebpf, "COUNTERS")?,
             service_stats: named(ebpf, "SERVICE_STATS")?,
             server_stats: named(ebpf, "SERVER_STATS")?,
-            phases: named(ebpf, "PHASES")?,
+            phases: data(ebpf, "PHASES")?,
             events: Some(named::<RingBuf<MapData>>(ebpf, "EVENTS")?.map),
         };
         let flows = FlowMaps {
@@ -213,17 +209,21 @@ fn take(ebpf: &mut Ebpf, name: &'static str) -> Result<Map> {
 
 /// A map taken out with its types, which are checked against the sizes in the object.
 fn named<M: TryFrom<Map, Error = MapError>>(ebpf: &mut Ebpf, name: &'static str) -> Result<Named<M>> {
-    let map = M::try_from(take(ebpf, name)?).map_err(|source| Error::MapAccess {
-        map: name,
+    let map = M::try_from(take(ebpf, name)?).map_err(unusable(name))?;
+    Ok(Named { name, map })
+}
+
+fn unusable(map: &'static str) -> impl FnOnce(MapError) -> Error {
+    move |source| Error::MapAccess {
+        map,
         operation: "use",
         source: Box::new(source),
-    })?;
-    Ok(Named { name, map })
+    }
 }
 
 fn data(ebpf: &mut Ebpf, name: &'static str) -> Result<MapData> {
     match take(ebpf, name)? {
-        Map::Array(data) | Map::HashMap(data) => Ok(data),
+        Map::Array(data) | Map::HashMap(data) | Map::ProgramArray(data) => Ok(data),
         _ => Err(Error::MissingMap { map: name }),
     }
 }

@@ -3,7 +3,7 @@
 use std::fs;
 use std::os::fd::{AsFd, AsRawFd};
 
-use aya::maps::MapError;
+use aya::maps::{MapError, ProgramArray};
 use aya::programs::{Program, ProgramError, Xdp};
 use aya::{Ebpf, EbpfError, EbpfLoader};
 use onearm_dataplane_common::maps::{self, Node, WAYS};
@@ -109,19 +109,8 @@ impl Dataplane {
             }
             .map_err(|error| refused_program(name, error))?;
         }
-        let (mut maps, flows) = KernelMaps::take(&mut ebpf)?;
-        for (index, name) in phase::PHASES {
-            let program = xdp(&mut ebpf, name)?;
-            let fd = program.fd().map_err(unusable)?;
-            maps.phases
-                .map
-                .set(index as u32, fd, 0)
-                .map_err(|source| Error::MapAccess {
-                    map: "PHASES",
-                    operation: "write",
-                    source: Box::new(source),
-                })?;
-        }
+        fill_phases(&mut ebpf)?;
+        let (maps, flows) = KernelMaps::take(&mut ebpf)?;
         xdp(&mut ebpf, phase::MAIN)?;
 
         let random = || {
@@ -154,6 +143,26 @@ impl Dataplane {
             map_bytes,
         ))
     }
+}
+
+/// Puts the programs of the phases where the tail calls look for them.
+fn fill_phases(ebpf: &mut Ebpf) -> Result<()> {
+    const MAP: &str = "PHASES";
+    for (phase, name) in phase::PHASES {
+        let program = xdp(ebpf, name)?
+            .fd()
+            .and_then(|fd| Ok(fd.try_clone()?))
+            .map_err(unusable)?;
+        let map = ebpf.map_mut(MAP).ok_or(Error::MissingMap { map: MAP })?;
+        ProgramArray::try_from(map)
+            .and_then(|mut phases| phases.set(phase as u32, &program, 0))
+            .map_err(|source| Error::MapAccess {
+                map: MAP,
+                operation: "write",
+                source: Box::new(source),
+            })?;
+    }
+    Ok(())
 }
 
 /// Ticks of the flow clock, rounded up.
@@ -212,16 +221,16 @@ fn refused_program(name: &str, error: ProgramError) -> Error {
 /// Bytes of kernel memory a map holds, as the kernel accounts for them in the descriptor's `memlock`.
 fn memory(map: &aya::maps::Map) -> Option<u64> {
     use aya::maps::Map;
-    let data = match map {
-        Map::Array(d)
-        | Map::HashMap(d)
-        | Map::LruHashMap(d)
-        | Map::LpmTrie(d)
-        | Map::PerCpuArray(d)
-        | Map::ProgramArray(d)
-        | Map::RingBuf(d)
-        | Map::DevMap(d) => d,
-        _ => return None,
+    let (Map::Array(data)
+    | Map::HashMap(data)
+    | Map::LruHashMap(data)
+    | Map::LpmTrie(data)
+    | Map::PerCpuArray(data)
+    | Map::ProgramArray(data)
+    | Map::RingBuf(data)
+    | Map::DevMap(data)) = map
+    else {
+        return None;
     };
     let info = fs::read_to_string(format!("/proc/self/fdinfo/{}", data.fd().as_fd().as_raw_fd())).ok()?;
     info.lines()

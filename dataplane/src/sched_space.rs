@@ -124,7 +124,7 @@ mod tests {
                     (region.word..region.word + region.words()).for_each(|w| words[w as usize] += 1);
                 }
                 prop_assert!(words.iter().all(|n| *n <= 1));
-                let free = words.iter().filter(|n| **n == 0).count();
+                let free = words.len() - words.iter().map(|n| usize::from(*n)).sum::<usize>();
                 prop_assert_eq!(free, free_words(&space) as usize);
                 prop_assert!(space.free.windows(2).all(|w| w[0].0 + w[0].1 < w[1].0));
             }

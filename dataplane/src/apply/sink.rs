@@ -57,8 +57,8 @@ impl Sink for MapSink<'_> {
         self.0.service.store(slot * MAX_SERVICES + index, 0, table);
     }
 
-    fn set_pool(&mut self, slot: u32, index: u32, pool: &SnatPool) -> Result<()> {
-        self.0.snat_pools.set(slot * MAX_SNAT_POOLS + index, pool)
+    fn set_pool(&mut self, slot: u32, index: u32, pool: SnatPool) -> Result<()> {
+        self.0.snat_pools.set(slot * MAX_SNAT_POOLS + index, &pool)
     }
 
     fn write_schedule(&mut self, region: Region, entries: &[u16]) {

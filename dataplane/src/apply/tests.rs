@@ -52,7 +52,7 @@ fn service(name: &str, port: u16, servers: &[u8]) -> ServiceSpec {
             first: 20_000,
             last: 39_999,
         }],
-        idle_timeout: Duration::from_secs(900),
+        idle_timeout: Duration::from_mins(15),
         servers: servers
             .iter()
             .map(|n| ServerSpec {
@@ -188,10 +188,10 @@ impl Sink for Fake {
             .unwrap()
             .table = table;
     }
-    fn set_pool(&mut self, slot: u32, index: u32, pool: &SnatPool) -> Result<()> {
+    fn set_pool(&mut self, slot: u32, index: u32, pool: SnatPool) -> Result<()> {
         assert_ne!(slot, self.slot);
         self.step()?;
-        self.pools.insert(slot * maps::MAX_SNAT_POOLS + index, *pool);
+        self.pools.insert(slot * maps::MAX_SNAT_POOLS + index, pool);
         Ok(())
     }
     fn write_schedule(&mut self, region: Region, entries: &[u16]) {
@@ -545,7 +545,7 @@ fn a_server_going_down_leaves_the_table_by_one_store_and_comes_back() {
         server: id(11),
         ..down.clone()
     };
-    bench.change(&[both.clone()]).unwrap();
+    bench.change(std::slice::from_ref(&both)).unwrap();
     assert_eq!(bench.maps.look_up(80).unwrap().0.table, 0);
     let up = |change: ServerChange| ServerChange {
         up: Some(true),

@@ -88,7 +88,9 @@ impl Expiry {
             self.drifts.rotate_left(1);
             self.drifts[PASSES - 2] = drift;
         } else {
-            self.table.half_open.add(0, 0, lasting.wrapping_neg().cast_unsigned());
+            self.table
+                .half_open
+                .add(0, 0, lasting.wrapping_neg().cast_unsigned());
             self.drifts = [0; PASSES - 1];
         }
     }

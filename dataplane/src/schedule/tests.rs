@@ -75,7 +75,9 @@ fn table_sizes_are_primes_of_at_least_a_hundred_entries_a_server() {
         let size = maglev::table_size(servers);
         assert!(size >= 100 * servers, "{servers} servers: {size}");
         assert!(
-            (2..size).take_while(|d| d * d <= size).all(|d| size % d != 0),
+            (2..size)
+                .take_while(|d| d * d <= size)
+                .all(|d| !size.is_multiple_of(d)),
             "{size} is no prime"
         );
     }
@@ -87,7 +89,9 @@ fn no_live_server_gives_no_table() {
     assert!(wrr::sequence(&[]).is_empty());
     assert!(maglev::table(KEY, &servers(&[0, 0])).is_empty());
     let mut down = servers(&[1, 1]);
-    down.iter_mut().for_each(|s| s.up = false);
+    for s in &mut down {
+        s.up = false;
+    }
     assert!(maglev::table(KEY, &down).is_empty());
     assert!(wrr::sequence(&down).is_empty());
 }
@@ -205,7 +209,9 @@ proptest! {
     fn a_server_going_down_moves_no_entry_of_another(set in candidates(), key in any::<[u64; 2]>(), at in any::<prop::sample::Index>()) {
         let mut up = set;
         let at = at.index(up.len());
-        up.iter_mut().for_each(|s| s.up = true);
+        for s in &mut up {
+            s.up = true;
+        }
         let before = maglev::table(key, &up);
         let mut down = up.clone();
         down[at].up = false;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use ipnet::Ipv4Net;
 use onearm_dataplane_common::maps;
 
-use super::{Hairpin, Protocol, ServiceSpec, Tables, TablesError};
+use super::{Hairpin, ServiceSpec, Tables, TablesError};
 
 pub(super) type Result<T> = std::result::Result<T, TablesError>;
 
@@ -184,7 +184,7 @@ fn service(service: &ServiceSpec) -> Result<()> {
 
 /// No port of a VIP and protocol is wanted twice.
 fn ports_apart(services: &[ServiceSpec]) -> Result<()> {
-    let mut by_vip: BTreeMap<(Ipv4Addr, Protocol), Vec<(u16, u16, &str)>> = BTreeMap::new();
+    let mut by_vip: BTreeMap<_, Vec<(u16, u16, &str)>> = BTreeMap::new();
     for service in services {
         let ranges = by_vip.entry((service.vip, service.protocol)).or_default();
         ranges.extend(

@@ -408,7 +408,7 @@ fn group(group: onearm_types::GroupId) -> u8 {
     u8::try_from(group.index()).unwrap_or_default()
 }
 
-fn scoped(scope: u32, prefix: &Ipv4Net) -> (u32, ScopedPrefix) {
+fn scoped(scope: u32, prefix: Ipv4Net) -> (u32, ScopedPrefix) {
     let prefix = prefix.trunc();
     let key = ScopedPrefix {
         scope: scope.to_be_bytes(),
@@ -440,17 +440,17 @@ fn prefixes(registry: &Registry, tables: &Tables, slot: u8, image: &mut Image) {
         image.entries.push(Entry::SnatRange(owned_key(range.addr), value));
     }
     for (prefix, id) in &registry.connected {
-        let (bits, key) = scoped(scope, prefix);
+        let (bits, key) = scoped(scope, *prefix);
         image.entries.push(Entry::Connected(bits, key, u32::from(*id)));
     }
     for network in &tables.server_networks {
-        let (bits, key) = scoped(scope, &network.network);
+        let (bits, key) = scoped(scope, network.network);
         image
             .entries
             .push(Entry::ServerNetwork(bits, key, addr4(network.gateway)));
     }
     for prefix in &tables.direct {
-        let (bits, key) = scoped(scope, prefix);
+        let (bits, key) = scoped(scope, *prefix);
         image.entries.push(Entry::Direct(bits, key));
     }
 }
@@ -470,7 +470,7 @@ fn entries_of(state: &ServiceState, slot: u8, image: &mut Image) {
     }
     if let Hairpin::Listed(listed) = &spec.hairpin {
         for prefix in listed {
-            let (bits, key) = scoped(u32::from(slot) << 24 | state.index, prefix);
+            let (bits, key) = scoped(u32::from(slot) << 24 | state.index, *prefix);
             image.entries.push(Entry::Hairpin(bits, key));
         }
     }

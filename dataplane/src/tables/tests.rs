@@ -52,7 +52,7 @@ fn service(name: &str) -> ServiceSpec {
         hairpin: Hairpin::Off,
         group: GroupId::FIRST,
         snat: Vec::new(),
-        idle_timeout: Duration::from_secs(900),
+        idle_timeout: Duration::from_mins(15),
         servers: vec![server(10)],
     }
 }
@@ -125,7 +125,7 @@ fn tables_that_contradict_themselves_are_refused() {
         })),
         TablesError::NotOwned { what: "gateway", .. }
     ));
-    for timeout in [Duration::ZERO, Duration::from_secs(10 * 365 * 86_400)] {
+    for timeout in [Duration::ZERO, Duration::from_hours(10 * 365 * 24)] {
         assert!(matches!(
             refused(|t| t.services[0].idle_timeout = timeout),
             TablesError::BadTimeout { .. }
@@ -178,7 +178,7 @@ fn ports_are_checked_and_may_be_wanted_once() {
 
 #[test]
 fn what_does_not_fit_is_refused_with_numbers() {
-    let many = refused(|t| t.services[0].servers = (0..=256).map(|n| many_server(n)).collect());
+    let many = refused(|t| t.services[0].servers = (0..=256).map(many_server).collect());
     let text = many.to_string();
     assert!(text.contains("257") && text.contains("256"), "{text}");
     // Every port of a server with port 0 answers: 1,000 of them, and 200 fit a slot here.
@@ -296,5 +296,5 @@ fn time_outs_become_ticks_rounded_up() {
     };
     assert_eq!(ticks(Duration::from_nanos(1)), 1);
     assert_eq!(ticks(Duration::from_nanos(1 << 26)), 1);
-    assert_eq!(ticks(Duration::from_secs(60)), 895);
+    assert_eq!(ticks(Duration::from_mins(1)), 895);
 }

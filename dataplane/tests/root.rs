@@ -1,0 +1,606 @@
+//! The crate against the kernel: each test in a network namespace of its own that ends with its thread.
+
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::os::fd::OwnedFd;
+use std::process::Command;
+use std::time::Duration;
+
+use nix::net::if_::if_nametoindex;
+use nix::sched::{CloneFlags, unshare};
+use nix::time::{ClockId, clock_gettime};
+use onearm_dataplane::{
+    AttachMode, Attached, AttachedMode, Dataplane, Error, Event, Expiry, FallbackReason, FlowFilter,
+    FlowState, Hairpin, LeaseCell, LegAttach, LegSpec, Limits, Mode, Neighbour, NextHops, Options,
+    OwnedAddress, OwnedKinds, Protocol, RouteSpec, Scheduler, ServerChange, ServerId, ServerSpec,
+    ServiceSpec, SnatPoolSpec, SnatRangeSpec, Tables, Via, egress_gate,
+};
+use onearm_types::{GroupId, NodeId};
+
+const CLIENT: &str = "192.168.100.50";
+const VIP: Ipv4Addr = Ipv4Addr::new(192, 168, 100, 100);
+const OTHER_VIP: Ipv4Addr = Ipv4Addr::new(192, 168, 100, 101);
+const SERVER: Ipv4Addr = Ipv4Addr::new(192, 168, 100, 10);
+
+/// Runs a test body in a fresh network namespace.
+fn in_namespace(body: impl FnOnce() + Send + 'static) {
+    let thread = std::thread::spawn(|| {
+        unshare(CloneFlags::CLONE_NEWNET).expect("a new network namespace (needs root)");
+        run("ip link set lo up");
+        body();
+    });
+    if let Err(panic) = thread.join() {
+        std::panic::resume_unwind(panic);
+    }
+}
+
+fn command(line: &str) -> (bool, String) {
+    let mut words = line.split_whitespace();
+    let output = Command::new(words.next().unwrap()).args(words).output().unwrap();
+    let text =
+        String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+    (output.status.success(), text)
+}
+
+fn run(line: &str) -> String {
+    let (ok, text) = command(line);
+    assert!(ok, "{line}: {text}");
+    text
+}
+
+/// The leg `leg0`; its far end `far0` is the client 192.168.100.50.
+fn wire() -> u32 {
+    run("ip link add leg0 address 02:00:00:00:00:01 type veth peer name far0 address 02:00:00:00:00:50");
+    run("ip addr add 192.168.100.50/24 dev far0");
+    run("ip link set leg0 up");
+    run("ip link set far0 up");
+    index("leg0")
+}
+
+fn index(name: &str) -> u32 {
+    if_nametoindex(name).unwrap()
+}
+
+fn leg(name: &str, mode: AttachMode) -> LegAttach {
+    LegAttach {
+        ifindex: index(name),
+        name: name.to_owned(),
+        mode,
+    }
+}
+
+fn load(max_flows: u32) -> Dataplane {
+    let options = Options {
+        limits: Limits {
+            max_flows,
+            half_open: max_flows.min(65_536),
+        },
+        node: NodeId::new(1).unwrap(),
+        pair_key: [1, 2],
+    };
+    Dataplane::load(&options).unwrap()
+}
+
+fn now_ns() -> u64 {
+    let now = clock_gettime(ClockId::CLOCK_MONOTONIC).unwrap();
+    u64::try_from(now.tv_sec()).unwrap() * 1_000_000_000 + u64::try_from(now.tv_nsec()).unwrap()
+}
+
+fn set_leg(dataplane: &mut Dataplane) {
+    let spec = LegSpec {
+        id: 0,
+        ifindex: index("leg0"),
+        vlan: None,
+        mac: [2, 0, 0, 0, 0, 1],
+        addr: Some(Ipv4Addr::new(192, 168, 100, 2)),
+        group: GroupId::FIRST,
+        peer_mac: None,
+    };
+    dataplane.set_legs(&[spec]).unwrap();
+}
+
+fn tables(vips: &[Ipv4Addr], services: Vec<ServiceSpec>) -> Tables {
+    let kinds = OwnedKinds {
+        service: true,
+        gateway: false,
+        snat: true,
+    };
+    let owned = vips.iter().map(|addr| OwnedAddress {
+        addr: *addr,
+        kinds,
+        leg: 0,
+        group: GroupId::FIRST,
+    });
+    Tables {
+        owned: owned.collect(),
+        services,
+        connected: vec!["192.168.100.0/24".parse().unwrap()],
+        snat_ranges: vec![SnatRangeSpec {
+            addr: vips[0],
+            first: 20_000,
+            last: 59_999,
+        }],
+        ..Tables::default()
+    }
+}
+
+fn service() -> ServiceSpec {
+    ServiceSpec {
+        name: "web".into(),
+        vip: VIP,
+        protocol: Protocol::Tcp,
+        ports: vec![80..=80],
+        mode: Mode::BothNat,
+        scheduler: Scheduler::Maglev,
+        hairpin: Hairpin::Auto,
+        group: GroupId::FIRST,
+        snat: vec![SnatPoolSpec {
+            addr: VIP,
+            first: 20_000,
+            last: 39_999,
+        }],
+        idle_timeout: Duration::from_mins(15),
+        servers: vec![ServerSpec {
+            id: ServerId {
+                addr: SERVER,
+                port: 0,
+            },
+            weight: 1,
+            up: true,
+        }],
+    }
+}
+
+/// An Active with one leg that owns the VIPs.
+fn active(vips: &[Ipv4Addr], services: Vec<ServiceSpec>) -> (Dataplane, LeaseCell) {
+    wire();
+    let mut dataplane = load(10_000);
+    set_leg(&mut dataplane);
+    dataplane.apply(&tables(vips, services)).unwrap();
+    dataplane.attach(&leg("leg0", AttachMode::Auto)).unwrap();
+    let lease = dataplane.lease_cell(GroupId::FIRST).unwrap();
+    lease.write(now_ns() + 60_000_000_000);
+    (dataplane, lease)
+}
+
+/// One ping from the far end, with a fresh ARP request.
+fn answers(addr: Ipv4Addr) -> bool {
+    run("ip neigh flush dev far0");
+    command(&format!("ping -n -c 1 -W 1 -I {CLIENT} {addr}")).0
+}
+
+fn carries_xdp(name: &str) -> bool {
+    run(&format!("ip -d link show {name}")).contains("prog/xdp")
+}
+
+/// Waits until a condition holds, at most two seconds: the kernel detaches asynchronously.
+fn within_two_seconds(what: &str, condition: impl Fn() -> bool) {
+    let deadline = now_ns() + 2_000_000_000;
+    while !condition() {
+        assert!(now_ns() < deadline, "{what}: not within two seconds");
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+#[ignore = "needs root"]
+fn the_programs_load_within_two_seconds_with_a_million_flows() {
+    let start = now_ns();
+    let dataplane = load(1_000_000);
+    let took = (now_ns() - start) / 1_000_000;
+    let bytes = dataplane.map_bytes();
+    println!(
+        "loaded in {took} ms, maps {bytes} bytes, room for {} flows",
+        dataplane.flows().capacity()
+    );
+    assert!(took <= 2_000, "{took} ms");
+    assert!((285_000_000..600_000_000).contains(&bytes), "{bytes} bytes");
+    assert!(dataplane.flows().capacity() >= 1_000_000);
+    assert_eq!(dataplane.flows().count().total(), 0);
+}
+
+#[test]
+#[ignore = "needs root"]
+fn b135_auto_on_a_veth_is_generic_with_the_reason_and_native_is_native() {
+    in_namespace(|| {
+        wire();
+        let mut dataplane = load(1_000);
+        let auto = dataplane.attach(&leg("leg0", AttachMode::Auto)).unwrap();
+        assert_eq!(
+            (auto.mode, &auto.reason),
+            (AttachedMode::Generic, &Some(FallbackReason::Veth))
+        );
+        assert!(carries_xdp("leg0"));
+        assert!(run("ip link show leg0").contains("xdpgeneric"));
+        let again = dataplane.attach(&leg("leg0", AttachMode::Native)).unwrap_err();
+        assert!(matches!(again, Error::AttachedAlready { .. }), "{again}");
+        dataplane.detach(index("leg0")).unwrap();
+        assert!(!carries_xdp("leg0"));
+        let native = dataplane.attach(&leg("leg0", AttachMode::Native)).unwrap();
+        assert_eq!((native.mode, &native.reason), (AttachedMode::Native, &None));
+        assert!(!run("ip link show leg0").contains("xdpgeneric"));
+        dataplane.detach_all().unwrap();
+        assert!(!carries_xdp("leg0"));
+    });
+}
+
+#[test]
+#[ignore = "needs root"]
+fn b137_where_native_is_refused_auto_is_generic_and_native_is_an_error_with_a_remedy() {
+    in_namespace(|| {
+        run("ip link add br0 type bridge");
+        let mut dataplane = load(1_000);
+        let refused = dataplane.attach(&leg("br0", AttachMode::Native)).unwrap_err();
+        assert!(matches!(refused, Error::AttachNative { .. }), "{refused}");
+        assert!(refused.to_string().contains("generic"), "{refused}");
+        assert!(!carries_xdp("br0"));
+        let auto = dataplane.attach(&leg("br0", AttachMode::Auto)).unwrap();
+        assert_eq!(auto.mode, AttachedMode::Generic);
+        assert!(
+            matches!(auto.reason, Some(FallbackReason::Refused { .. })),
+            "{auto:?}"
+        );
+    });
+}
+
+#[test]
+#[ignore = "needs root"]
+fn b137_every_mtu_of_a_veth_can_be_served() {
+    in_namespace(|| {
+        wire();
+        let mut dataplane = load(1_000);
+        for mtu in [1_500, 3_498, 3_520, 9_000] {
+            run(&format!("ip link set leg0 mtu {mtu}"));
+            run(&format!("ip link set far0 mtu {mtu}"));
+            dataplane.attach(&leg("leg0", AttachMode::Native)).unwrap();
+            run("ip link set far0 mtu 9000");
+            dataplane.detach_all().unwrap();
+        }
+    });
+}
+
+#[test]
+#[ignore = "needs root"]
+fn a_foreign_program_or_a_missing_interface_is_a_typed_error() {
+    in_namespace(|| {
+        wire();
+        let mut first = load(1_000);
+        first.attach(&leg("leg0", AttachMode::Generic)).unwrap();
+        let mut second = load(1_000);
+        for mode in [AttachMode::Auto, AttachMode::Native, AttachMode::Generic] {
+            let taken = second.attach(&leg("leg0", mode)).unwrap_err();
+            assert!(matches!(taken, Error::InterfaceTaken { .. }), "{mode:?}: {taken}");
+        }
+        let gone = LegAttach {
+            ifindex: 9_999,
+            name: "gone0".into(),
+            mode: AttachMode::Auto,
+        };
+        let missing = second.attach(&gone).unwrap_err();
+        assert!(matches!(missing, Error::NoSuchInterface { .. }), "{missing}");
+        assert!(missing.is_transient());
+    });
+}
+
+#[test]
+#[ignore = "needs root"]
+fn b140_an_interface_that_is_not_listed_is_not_touched() {
+    in_namespace(|| {
+        wire();
+        run("ip link add spare0 type veth peer name spare1");
+        let state = || run("ip -d -o link show spare0") + &run("tc qdisc show dev spare0");
+        let before = state();
+        let mut dataplane = load(1_000);
+        dataplane.attach(&leg("leg0", AttachMode::Auto)).unwrap();
+        let gate = dataplane.add_egress_gate(index("leg0"), "leg0").unwrap();
+        assert_eq!(state(), before);
+        egress_gate::remove(&gate).unwrap();
+        dataplane.detach_all().unwrap();
+        drop(dataplane);
+        assert_eq!(state(), before);
+    });
+}
+
+#[test]
+#[ignore = "needs root"]
+fn b130_a_leg_deleted_and_made_anew_is_attached_again() {
+    in_namespace(|| {
+        let old = wire();
+        let mut dataplane = load(1_000);
+        dataplane.attach(&leg("leg0", AttachMode::Auto)).unwrap();
+        run("ip link del leg0");
+        dataplane.detach(old).unwrap();
+        assert!(dataplane.attached().is_empty());
+        wire();
+        dataplane.attach(&leg("leg0", AttachMode::Auto)).unwrap();
+        assert!(carries_xdp("leg0"));
+    });
+}
+
+#[test]
+#[ignore = "needs root"]
+fn a_program_answers_while_the_lease_cell_says_so_and_any_process_can_write_it() {
+    in_namespace(|| {
+        let (dataplane, lease) = active(&[VIP], Vec::new());
+        assert!(answers(VIP));
+        lease.write(now_ns());
+        assert!(!answers(VIP), "the deadline has passed");
+        // As the HA process does it: from a descriptor, without anything else of the dataplane.
+        let fd: OwnedFd = dataplane.lease_fd().unwrap();
+        let ha = LeaseCell::map(&fd, GroupId::FIRST).unwrap();
+        drop(fd);
+        assert_eq!(ha.read(), lease.read());
+        ha.write(now_ns() + 60_000_000_000);
+        assert!(answers(VIP));
+        lease.clear();
+        assert_eq!(ha.read(), 0);
+        assert!(!answers(VIP));
+        let file = std::fs::File::open("/dev/null").unwrap();
+        assert!(matches!(
+            LeaseCell::map(&file, GroupId::FIRST),
+            Err(Error::NotTheLeaseMap { .. })
+        ));
+    });
+}
+
+#[test]
+#[ignore = "needs root"]
+fn a_generation_is_in_force_when_apply_returns_and_a_refused_one_never_is() {
+    in_namespace(|| {
+        let (mut dataplane, _lease) = active(&[VIP], Vec::new());
+        assert!(answers(VIP) && !answers(OTHER_VIP));
+        dataplane.apply(&tables(&[OTHER_VIP], Vec::new())).unwrap();
+        assert!(!answers(VIP) && answers(OTHER_VIP));
+        let mut wrong = service();
+        wrong.ports.clear();
+        let refused = dataplane.apply(&tables(&[VIP], vec![wrong])).unwrap_err();
+        assert!(matches!(refused, Error::Tables(_)), "{refused}");
+        assert!(!answers(VIP) && answers(OTHER_VIP));
+        for n in 0..10 {
+            let start = now_ns();
+            dataplane
+                .apply(&tables(&[VIP, OTHER_VIP], vec![service()]))
+                .unwrap();
+            println!("apply {n}: {} us", (now_ns() - start) / 1_000);
+        }
+        assert!(answers(VIP) && answers(OTHER_VIP));
+        let counters = dataplane.counters().unwrap();
+        assert!(
+            counters.all["echo_answered"] >= 4 && counters.all["arp_answered"] >= 4,
+            "{counters:?}"
+        );
+        assert_eq!(counters.all["internal"], 0, "{counters:?}");
+        assert!(counters.drops.contains(&"no_lease") && !counters.drops.contains(&"passed"));
+    });
+}
+
+#[test]
+#[ignore = "needs root"]
+fn link_descriptors_keep_the_programs_attached_after_their_owner_is_gone() {
+    in_namespace(|| {
+        let (dataplane, _lease) = active(&[VIP], Vec::new());
+        let held = dataplane.keepalive_fds().unwrap();
+        assert_eq!(held.len(), 2, "a link and the program array");
+        drop(dataplane);
+        assert!(carries_xdp("leg0"));
+        assert!(
+            answers(VIP),
+            "maps and programs live on with the link, and the lease decides"
+        );
+        drop(held);
+        within_two_seconds("detached with the last descriptor", || !carries_xdp("leg0"));
+
+        let mut dataplane = load(1_000);
+        dataplane.attach(&leg("leg0", AttachMode::Auto)).unwrap();
+        let _held = dataplane.keepalive_fds().unwrap();
+        dataplane.detach_all().unwrap();
+        assert!(
+            !carries_xdp("leg0"),
+            "a clean stop detaches whoever holds the link"
+        );
+    });
+}
+
+#[test]
+#[ignore = "needs root"]
+fn the_egress_gate_leaves_nothing_behind_and_what_others_put_there_stays() {
+    in_namespace(|| {
+        let ifindex = wire();
+        let state = || run("tc qdisc show dev leg0") + &run("tc filter show dev leg0 egress");
+        let before = state();
+        let mut dataplane = load(1_000);
+        let gate = dataplane.add_egress_gate(ifindex, "leg0").unwrap();
+        assert!(gate.qdisc_added && state().contains("egress_gate"), "{}", state());
+        // A crash: nothing is removed; the next start finds it, and so does a restore from the journal alone.
+        drop(dataplane);
+        assert!(state().contains("egress_gate"));
+        let mut dataplane = load(1_000);
+        let again = dataplane.add_egress_gate(ifindex, "leg0").unwrap();
+        assert!(!again.qdisc_added);
+        assert_eq!(
+            run("tc filter show dev leg0 egress")
+                .matches("direct-action")
+                .count(),
+            1,
+            "{}",
+            state()
+        );
+        egress_gate::remove(&gate).unwrap();
+        assert_eq!(state(), before);
+        egress_gate::remove(&gate).unwrap();
+
+        run("tc qdisc add dev leg0 clsact");
+        let theirs = state();
+        let gate = dataplane.add_egress_gate(ifindex, "leg0").unwrap();
+        assert!(!gate.qdisc_added);
+        egress_gate::remove(&gate).unwrap();
+        assert_eq!(state(), theirs);
+        run("tc qdisc del dev leg0 clsact");
+
+        let gate = dataplane.add_egress_gate(ifindex, "leg0").unwrap();
+        let mut theirs = Command::new("tc");
+        theirs
+            .args("filter add dev leg0 ingress prio 9 bpf flowid 1:1 bytecode".split(' '))
+            .arg("1,6 0 0 0");
+        assert!(theirs.status().unwrap().success());
+        egress_gate::remove(&gate).unwrap();
+        assert!(state().contains("clsact"), "somebody else uses it now");
+        run("ip link del leg0");
+        egress_gate::remove(&gate).unwrap();
+        let gone = dataplane.add_egress_gate(ifindex, "leg0").unwrap_err();
+        assert!(matches!(gone, Error::EgressGate { .. }), "{gone}");
+    });
+}
+
+fn neighbours() -> NextHops {
+    NextHops {
+        neighbours: vec![
+            Neighbour {
+                leg: 0,
+                addr: SERVER,
+                mac: Some([2, 0, 0, 0, 0, 0x50]),
+            },
+            Neighbour {
+                leg: 0,
+                addr: CLIENT.parse().unwrap(),
+                mac: Some([2, 0, 0, 0, 0, 0x50]),
+            },
+        ],
+        routes: vec![RouteSpec {
+            prefix: "192.168.100.0/24".parse().unwrap(),
+            via: Via::OnLink { leg: 0 },
+        }],
+    }
+}
+
+#[test]
+#[ignore = "needs root"]
+fn a_flow_the_programs_make_is_listed_expired_and_then_its_indexes_are_free() {
+    in_namespace(|| {
+        let (mut dataplane, _lease) = active(&[VIP], vec![service()]);
+        dataplane.set_next_hops(&neighbours()).unwrap();
+        let call = || {
+            drop(TcpStream::connect_timeout(
+                &SocketAddr::from((VIP, 80)),
+                Duration::from_millis(300),
+            ))
+        };
+        call();
+        let flows = dataplane.flows();
+        let listed = flows.list(
+            &FlowFilter {
+                vip: Some(VIP),
+                ..FlowFilter::default()
+            },
+            10,
+            now_ns(),
+        );
+        let [flow] = listed.as_slice() else {
+            panic!("{listed:?}, {:?}", dataplane.counters())
+        };
+        assert_eq!(
+            (flow.server.ip(), flow.server.port(), flow.state),
+            (&SERVER, 80, FlowState::HalfOpen)
+        );
+        assert_eq!(
+            (flow.client.ip().to_string().as_str(), flow.mode),
+            (CLIENT, Mode::BothNat)
+        );
+        assert_eq!(flows.half_open(), 1);
+        let traffic = dataplane.traffic().unwrap();
+        assert_eq!((traffic[0].name.as_str(), traffic[0].traffic.flows), ("web", 1));
+        assert_eq!(
+            (traffic[0].servers[0].id.addr, traffic[0].servers[0].traffic.flows),
+            (SERVER, 1)
+        );
+        assert_eq!(u32::from(flow.server_index), traffic[0].servers[0].index);
+
+        let down = ServerChange {
+            service: "web".into(),
+            server: ServerId {
+                addr: SERVER,
+                port: 0,
+            },
+            weight: None,
+            up: Some(false),
+        };
+        dataplane.change_servers(&[down]).unwrap();
+        run("ip neigh flush dev far0");
+        let before = dataplane.counters().unwrap().all["no_server"];
+        call();
+        assert!(
+            dataplane.counters().unwrap().all["no_server"] > before,
+            "{:?}",
+            dataplane.counters()
+        );
+
+        dataplane.apply(&tables(&[VIP], Vec::new())).unwrap();
+        assert_eq!(dataplane.reclaim().unwrap().freed, 0, "the flow still names them");
+        let mut expiry = Expiry::new(dataplane.flows());
+        assert_eq!(expiry.expire(now_ns(), u32::MAX).removed, 0);
+        let progress = expiry.expire(now_ns() + 11_000_000_000, u32::MAX);
+        assert_eq!((progress.removed, flows.half_open()), (1, 0));
+        let reclaimed = dataplane.reclaim().unwrap();
+        assert_eq!(
+            (reclaimed.freed, reclaimed.waiting),
+            (3, 0),
+            "service, server, next hop"
+        );
+    });
+}
+
+#[test]
+#[ignore = "needs root"]
+fn events_arrive_as_a_stream() {
+    in_namespace(|| {
+        let (mut dataplane, _lease) = active(&[VIP], vec![service()]);
+        let events = dataplane.take_events().unwrap();
+        assert!(dataplane.take_events().is_none());
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap();
+        runtime.block_on(async {
+            let mut stream = events.into_stream().unwrap();
+            // Nobody has told the programs the way to the server.
+            drop(TcpStream::connect_timeout(
+                &SocketAddr::from((VIP, 80)),
+                Duration::from_millis(100),
+            ));
+            let event = tokio::time::timeout(Duration::from_secs(2), stream.next())
+                .await
+                .unwrap()
+                .unwrap();
+            assert!(
+                matches!(
+                    event.event,
+                    Event::NextHopWanted {
+                        addr: SERVER,
+                        leg: 0,
+                        ..
+                    }
+                ),
+                "{event:?}"
+            );
+            assert!(now_ns() - event.time_ns < 2_000_000_000);
+            let quiet = tokio::time::timeout(Duration::from_millis(50), stream.next()).await;
+            assert!(quiet.is_err(), "{quiet:?}");
+        });
+    });
+}
+
+#[test]
+#[ignore = "needs root"]
+fn attached_legs_name_themselves() {
+    in_namespace(|| {
+        let ifindex = wire();
+        let mut dataplane = load(1_000);
+        dataplane.attach(&leg("leg0", AttachMode::Generic)).unwrap();
+        let names: Vec<(u32, &str)> = dataplane
+            .attached()
+            .iter()
+            .map(|a: &Attached| (a.ifindex, a.name.as_str()))
+            .collect();
+        assert_eq!(names, [(ifindex, "leg0")]);
+        assert!(format!("{dataplane:?}").contains("leg0"));
+    });
+}

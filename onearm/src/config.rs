@@ -8,6 +8,7 @@
 mod diagnostic;
 pub mod limits;
 mod load;
+mod nearest;
 mod node;
 mod node_file;
 mod pair;

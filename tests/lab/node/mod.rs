@@ -163,6 +163,14 @@ pub trait Node: Send {
         })
     }
 
+    /// Waits until it has an opinion of every server: before, a checked server is out of rotation.
+    ///
+    /// # Errors
+    /// When it has none within `limit`.
+    fn wait_checked(&mut self, _limit: Duration) -> Result<()> {
+        Ok(())
+    }
+
     /// This node as onearm, for what only onearm can be asked.
     fn as_onearm(&self) -> Option<&onearm::OnearmNode> {
         None
@@ -237,7 +245,9 @@ impl Pair {
         two.start()?;
         two.wait_role(Role::Standby, patience)?;
         // keepalived calls itself backup at once and may still be about to preempt; the first must have stayed.
-        one.wait_role(Role::Active, patience)
+        one.wait_role(Role::Active, patience)?;
+        one.wait_checked(patience)?;
+        two.wait_checked(patience)
     }
 
     /// Kills both and removes what they left.

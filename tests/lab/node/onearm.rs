@@ -255,6 +255,14 @@ impl Node for OnearmNode {
         Ok(false)
     }
 
+    fn wait_checked(&mut self, limit: Duration) -> Result<()> {
+        let what = format!("{} to have checked its servers", self.short());
+        clock::wait_for(&what, limit, Duration::from_millis(50), || {
+            let services = self.ask(&["services"])?;
+            Ok((!services.to_string().contains("\"pending\"")).then_some(()))
+        })
+    }
+
     fn as_onearm(&self) -> Option<&OnearmNode> {
         Some(self)
     }

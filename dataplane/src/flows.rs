@@ -85,8 +85,19 @@ pub struct FlowInfo {
     pub packets_out: u32,
     /// Time since the last packet of either side, milliseconds, to the tick (67 ms).
     pub idle_ms: u64,
+    /// Time until it ends if no packet comes, milliseconds, to the tick.
+    pub expires_ms: u64,
     /// Which flow it is: node id << 56 | epoch << 40 | counter.
     pub incarnation: u64,
+}
+
+/// What a listing found.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FlowListing {
+    /// Matching flows in table order, as many as asked for.
+    pub flows: Vec<FlowInfo>,
+    /// How many match in all.
+    pub matched: u64,
 }
 
 /// Which flows to list; what is `None` matches all.
@@ -205,25 +216,21 @@ impl FlowTable {
         counts
     }
 
-    /// Up to `limit` flows that match, in table order. `now_ns` is CLOCK_MONOTONIC.
-    pub fn list(&self, filter: &FlowFilter, limit: usize, now_ns: u64) -> Vec<FlowInfo> {
-        let mut found = Vec::new();
-        if limit == 0 {
-            return found;
-        }
+    /// Flows that match, at most `limit` of them, and how many match in all. `now_ns` is CLOCK_MONOTONIC.
+    pub fn list(&self, filter: &FlowFilter, limit: usize, now_ns: u64) -> FlowListing {
         let now = tick(now_ns);
+        let mut listing = FlowListing::default();
         self.visit(0..self.buckets(), |seen| {
-            let flow = info(seen, now);
+            let flow = self.info(seen, now);
             if filter.matches(&flow) {
-                found.push(flow);
+                listing.matched += 1;
+                if listing.flows.len() < limit {
+                    listing.flows.push(flow);
+                }
             }
-            if found.len() < limit {
-                ControlFlow::Continue(())
-            } else {
-                ControlFlow::Break(())
-            }
+            ControlFlow::Continue(())
         });
-        found
+        listing
     }
 
     /// Indexes of services, servers and next hops that any entry names.
@@ -279,6 +286,36 @@ impl FlowTable {
         }
     }
 
+    fn info(&self, seen: &Seen, now: u32) -> FlowInfo {
+        let flow = &seen.forward;
+        let idle = idle(seen, now);
+        FlowInfo {
+            protocol: match flow.proto {
+                proto::TCP => Some(Protocol::Tcp),
+                proto::UDP => Some(Protocol::Udp),
+                _ => None,
+            },
+            client: socket(flow.saddr, flow.sport),
+            vip: socket(flow.daddr, flow.dport),
+            source: socket(flow.new_saddr, flow.new_sport),
+            server: socket(flow.new_daddr, flow.new_dport),
+            mode: if flow.mode() == mode::DNAT {
+                Mode::Dnat
+            } else {
+                Mode::BothNat
+            },
+            hairpin: flow.flags & flags::HAIRPIN != 0,
+            state: flow.state().into(),
+            service_index: flow.stats,
+            server_index: flow.server,
+            packets_in: flow.packets,
+            packets_out: seen.reply.map_or(0, |reply| reply.packets),
+            idle_ms: milliseconds(idle),
+            expires_ms: milliseconds(self.timeout(flow).saturating_sub(idle)),
+            incarnation: flow.incarnation,
+        }
+    }
+
     /// Ticks without a packet after which a flow ends.
     fn timeout(&self, flow: &FlowEntry4) -> u32 {
         let (_, server) = flow.seen_by_side();
@@ -298,6 +335,10 @@ fn tick(now_ns: u64) -> u32 {
     onearm_dataplane_common::tables::tick(now_ns)
 }
 
+fn milliseconds(ticks: u32) -> u64 {
+    (u64::from(ticks) << onearm_dataplane_common::maps::TICK_SHIFT) / 1_000_000
+}
+
 /// Ticks since the last packet of either direction.
 fn idle(seen: &Seen, now: u32) -> u32 {
     let since = |entry: &FlowEntry4| onearm_dataplane_common::tables::ticks_since(now, entry.last_seen);
@@ -309,34 +350,6 @@ fn idle(seen: &Seen, now: u32) -> u32 {
 
 fn socket(addr: u32, port: u16) -> SocketAddrV4 {
     SocketAddrV4::new(Ipv4Addr::from(addr.to_ne_bytes()), u16::from_be(port))
-}
-
-fn info(seen: &Seen, now: u32) -> FlowInfo {
-    let flow = &seen.forward;
-    FlowInfo {
-        protocol: match flow.proto {
-            proto::TCP => Some(Protocol::Tcp),
-            proto::UDP => Some(Protocol::Udp),
-            _ => None,
-        },
-        client: socket(flow.saddr, flow.sport),
-        vip: socket(flow.daddr, flow.dport),
-        source: socket(flow.new_saddr, flow.new_sport),
-        server: socket(flow.new_daddr, flow.new_dport),
-        mode: if flow.mode() == mode::DNAT {
-            Mode::Dnat
-        } else {
-            Mode::BothNat
-        },
-        hairpin: flow.flags & flags::HAIRPIN != 0,
-        state: flow.state().into(),
-        service_index: flow.stats,
-        server_index: flow.server,
-        packets_in: flow.packets,
-        packets_out: seen.reply.map_or(0, |reply| reply.packets),
-        idle_ms: (u64::from(idle(seen, now)) << onearm_dataplane_common::maps::TICK_SHIFT) / 1_000_000,
-        incarnation: flow.incarnation,
-    }
 }
 
 #[cfg(test)]

@@ -36,7 +36,7 @@ pub use counters::{Counters, ServerTraffic, ServiceTraffic, Traffic};
 pub use dataplane::Dataplane;
 pub use error::{Error, Result};
 pub use events::{Event, EventStream, Events, Timed};
-pub use flows::{Expiry, FlowCounts, FlowFilter, FlowInfo, FlowState, FlowTable, Progress};
+pub use flows::{Expiry, FlowCounts, FlowFilter, FlowInfo, FlowListing, FlowState, FlowTable, Progress};
 pub use kernel::{Feature, KernelRelease};
 pub use lease::LeaseCell;
 pub use loader::{Limits, Options};

@@ -1,4 +1,8 @@
 //! The crate against the kernel: each test in a network namespace of its own that ends with its thread.
+#![expect(
+    clippy::unwrap_used,
+    reason = "in a test helper too, a failure is a failed test"
+)]
 
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::os::fd::OwnedFd;
@@ -494,7 +498,7 @@ fn a_flow_the_programs_make_is_listed_expired_and_then_its_indexes_are_free() {
             10,
             now_ns(),
         );
-        let [flow] = listed.as_slice() else {
+        let [flow] = listed.flows.as_slice() else {
             panic!("{listed:?}, {:?}", dataplane.counters())
         };
         assert_eq!(
@@ -602,5 +606,122 @@ fn attached_legs_name_themselves() {
             .collect();
         assert_eq!(names, [(ifindex, "leg0")]);
         assert!(format!("{dataplane:?}").contains("leg0"));
+    });
+}
+
+/// The limits of the configuration at once: 4,000 VIPs with a service each, 16,000 servers.
+fn largest() -> Tables {
+    let mut tables = Tables::default();
+    for n in 0..4_000_u32 {
+        let vip = Ipv4Addr::from(0x0a00_0000 + n);
+        let kinds = OwnedKinds {
+            service: true,
+            gateway: false,
+            snat: true,
+        };
+        tables.owned.push(OwnedAddress {
+            addr: vip,
+            kinds,
+            leg: 0,
+            group: GroupId::FIRST,
+        });
+        let server = |m| ServerSpec {
+            id: ServerId {
+                addr: Ipv4Addr::from(0x0b00_0000 + n * 4 + m),
+                port: 8_080,
+            },
+            weight: 1,
+            up: true,
+        };
+        tables.services.push(ServiceSpec {
+            name: format!("service-{n}"),
+            vip,
+            mode: Mode::Dnat,
+            snat: vec![SnatPoolSpec {
+                addr: vip,
+                first: 20_000,
+                last: 39_999,
+            }],
+            servers: (0..4).map(server).collect(),
+            ..service()
+        });
+    }
+    tables
+}
+
+#[test]
+#[ignore = "needs root"]
+fn the_largest_configuration_is_applied_changed_and_applied_again() {
+    let mut dataplane = load(10_000);
+    let mut tables = largest();
+    let timed = |what: &str, work: &mut dyn FnMut()| {
+        let start = now_ns();
+        work();
+        let took = (now_ns() - start) / 1_000_000;
+        println!("{what}: {took} ms");
+        assert!(took < 5_000, "{what}: {took} ms");
+    };
+    timed("first apply", &mut || drop(dataplane.apply(&tables).unwrap()));
+    timed("apply of the same", &mut || {
+        drop(dataplane.apply(&tables).unwrap())
+    });
+    tables.services.truncate(3_999);
+    timed("apply of one service less", &mut || {
+        drop(dataplane.apply(&tables).unwrap())
+    });
+    let change = |n: u32, up| ServerChange {
+        service: format!("service-{n}"),
+        server: ServerId {
+            addr: Ipv4Addr::from(0x0b00_0000 + n * 4),
+            port: 8_080,
+        },
+        weight: None,
+        up: Some(up),
+    };
+    timed("one server down", &mut || {
+        dataplane.change_servers(&[change(7, false)]).unwrap()
+    });
+    let all: Vec<ServerChange> = (0..3_999).map(|n| change(n, false)).collect();
+    timed("a server of every service down", &mut || {
+        dataplane.change_servers(&all).unwrap()
+    });
+    let gateway = Ipv4Addr::new(192, 168, 100, 1);
+    let hops = |mac| NextHops {
+        neighbours: vec![Neighbour {
+            leg: 0,
+            addr: gateway,
+            mac: Some(mac),
+        }],
+        routes: vec![RouteSpec {
+            prefix: "0.0.0.0/0".parse().unwrap(),
+            via: Via::Gateway {
+                leg: 0,
+                addr: gateway,
+            },
+        }],
+    };
+    let spec = LegSpec {
+        id: 0,
+        ifindex: 1,
+        vlan: None,
+        mac: [2, 0, 0, 0, 0, 1],
+        addr: None,
+        group: GroupId::FIRST,
+        peer_mac: None,
+    };
+    dataplane.set_legs(&[spec]).unwrap();
+    timed("routes", &mut || {
+        drop(dataplane.set_next_hops(&hops([2, 0, 0, 0, 0, 9])).unwrap())
+    });
+    let mut writes = 0;
+    timed("a new MAC of the router of all servers", &mut || {
+        writes = dataplane.set_next_hops(&hops([2, 0, 0, 0, 0, 8])).unwrap().writes;
+    });
+    assert_eq!(writes, 16_001);
+    timed("traffic of all", &mut || {
+        assert_eq!(dataplane.traffic().unwrap().len(), 3_999)
+    });
+    timed("reclaim", &mut || {
+        assert_eq!(dataplane.reclaim().unwrap().freed, 1 + 4 + 4)
     });
 }

@@ -125,7 +125,7 @@ fn taken(table: &FlowTable) -> usize {
 fn a_flow_is_listed_with_both_its_sides() {
     let table = flow_table();
     insert(&table, &pair(7, proto::TCP, FlowState::Established, (10, 30)));
-    let flows = table.list(&FlowFilter::default(), 10, at(45));
+    let flows = table.list(&FlowFilter::default(), 10, at(45)).flows;
     let [flow] = flows.as_slice() else {
         panic!("{flows:?}")
     };
@@ -153,7 +153,7 @@ fn filters_select_by_each_field_and_the_limit_holds() {
         };
         insert(&table, &pair(n, proto::TCP, state, (0, 0)));
     }
-    let count = |filter: FlowFilter| table.list(&filter, 100, 0).len();
+    let count = |filter: FlowFilter| table.list(&filter, 100, 0).flows.len();
     let client = Some(Ipv4Addr::new(10, 0, 0, 3));
     let vip = Some(Ipv4Addr::new(192, 168, 100, 100));
     let server = Some(Ipv4Addr::new(192, 168, 100, 10));
@@ -203,8 +203,8 @@ fn filters_select_by_each_field_and_the_limit_holds() {
         }),
         10
     );
-    assert_eq!(table.list(&FlowFilter::default(), 3, 0).len(), 3);
-    assert_eq!(table.list(&FlowFilter::default(), 0, 0), []);
+    assert_eq!(table.list(&FlowFilter::default(), 3, 0).flows.len(), 3);
+    assert_eq!(table.list(&FlowFilter::default(), 0, 0).flows, []);
     assert_eq!(
         table.count(),
         FlowCounts {
@@ -384,7 +384,7 @@ proptest! {
         for op in ops {
             match op {
                 Op::Insert(n, state) => {
-                    if !flows.list(&FlowFilter { source_port: Some(20_000 + n), ..FlowFilter::default() }, 1, 0).is_empty() {
+                    if !flows.list(&FlowFilter { source_port: Some(20_000 + n), ..FlowFilter::default() }, 1, 0).flows.is_empty() {
                         continue;
                     }
                     let at = insert(&flows, &pair(n, proto::TCP, state, (now, now)));
@@ -417,7 +417,7 @@ proptest! {
             now - *last <= timeout
         });
         let mut left: Vec<u16> =
-            flows.list(&FlowFilter::default(), 1_000, at(now)).iter().map(|f| f.source.port() - 20_000).collect();
+            flows.list(&FlowFilter::default(), 1_000, at(now)).flows.iter().map(|f| f.source.port() - 20_000).collect();
         left.sort_unstable();
         let mut want: Vec<u16> = model.keys().copied().collect();
         want.sort_unstable();

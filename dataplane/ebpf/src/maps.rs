@@ -48,13 +48,13 @@ static SNAT_RANGES: HashMap<OwnedKey, SnatRange> = HashMap::with_max_entries(SLO
 #[map]
 static SERVICES: LpmTrie<ServiceKey, u32> = LpmTrie::with_max_entries(MAX_SERVICE_KEYS, 0);
 #[map]
-static SERVICE: Array<Service> = Array::with_max_entries(SLOTS * MAX_SERVICES, 0);
+static SERVICE: Array<Service> = Array::with_max_entries(SLOTS * MAX_SERVICES, MMAPABLE);
 #[map]
 static SCHED: Array<u64> = Array::with_max_entries(SCHED_WORDS, MMAPABLE);
 #[map]
 static WRR: Array<u64> = Array::with_max_entries(WRR_COUNTERS, 0);
 #[map]
-static SERVERS: Array<Server> = Array::with_max_entries(SERVER_INDEXES, 0);
+static SERVERS: Array<Server> = Array::with_max_entries(SERVER_INDEXES, MMAPABLE);
 #[map]
 static SNAT_POOLS: Array<SnatPool> = Array::with_max_entries(SLOTS * MAX_SNAT_POOLS, 0);
 #[map]
@@ -68,7 +68,7 @@ static HAIRPIN: LpmTrie<ScopedPrefix, u32> = LpmTrie::with_max_entries(MAX_HAIRP
 #[map]
 static SERVER_ENDPOINTS: HashMap<EndpointKey, u32> = HashMap::with_max_entries(SLOTS * 4 * MAX_SERVERS, NO_PREALLOC);
 #[map]
-static NEXT_HOPS: Array<NextHop> = Array::with_max_entries(MAX_NEXT_HOPS, 0);
+static NEXT_HOPS: Array<NextHop> = Array::with_max_entries(MAX_NEXT_HOPS, MMAPABLE);
 #[map]
 static NEIGHBOURS: HashMap<NeighbourKey, u32> = HashMap::with_max_entries(MAX_NEXT_HOPS, NO_PREALLOC);
 #[map]

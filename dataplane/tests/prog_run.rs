@@ -9,10 +9,63 @@ mod kernel;
 #[path = "../common/tests/support/mod.rs"]
 mod support;
 
+use cases::Talk;
 use kernel::Kernel;
+use onearm_dataplane_common::{counter::Counter, maps::proto};
+use std::collections::HashSet;
+use support::{
+    Engine, Setup,
+    frames::{Body, End, end, ip},
+    model::ends,
+    setup::{ROUTER_MAC, S1_MAC, ServiceSpec},
+};
+
+fn talk() -> Talk {
+    Talk {
+        client: end("192.168.10.50:40000"),
+        client_mac: ROUTER_MAC,
+        vip: end("192.168.100.100:80"),
+        server: end("192.168.100.10:80"),
+        server_mac: S1_MAC,
+    }
+}
 
 #[test]
 #[ignore = "needs root"]
 fn every_case_of_the_table_holds_in_the_kernel() {
     cases::run_all(&mut Kernel::new());
+}
+
+#[test]
+#[ignore = "needs root"]
+fn b54_datagrams_that_race_for_their_flow_get_the_same_one() {
+    let mut kernel = Kernel::new();
+    let spec = ServiceSpec {
+        proto: proto::UDP,
+        servers: &[1, 2],
+        ..ServiceSpec::BOTH_NAT
+    };
+    kernel.load(&Setup::service(&spec));
+    let rounds = 2_000;
+    for n in 0..rounds {
+        let client = End(ip("192.168.10.50"), 10_000 + n);
+        let frame = Talk { client, ..talk() }.request(Body::Udp(true)).build();
+        let seen: HashSet<_> = kernel.race(&frame, 2).iter().map(|out| ends(out)).collect();
+        assert_eq!(seen.len(), 1, "round {n}: {seen:?}");
+    }
+    assert_eq!(kernel.entries().len(), 2 * usize::from(rounds));
+    assert_eq!(kernel.counter(Counter::Transmitted), 2 * u64::from(rounds));
+    assert_eq!(kernel.counter(Counter::FlowCreated), u64::from(rounds));
+}
+
+#[test]
+#[ignore = "needs root"]
+fn forwarded_packets_are_counted_for_their_service() {
+    let mut kernel = Kernel::new();
+    kernel.load(&Setup::service(&ServiceSpec::BOTH_NAT));
+    let source = talk().handshake(&mut kernel, 1, 2);
+    talk().server_sends(&mut kernel, source, Body::Tcp("A", 3, 2));
+    let stats = kernel.service_stats(0);
+    assert_eq!((stats.flows, stats.packets_in, stats.packets_out), (1, 2, 2));
+    assert_eq!((stats.bytes_in, stats.bytes_out, stats.refused), (112, 112, 0));
 }

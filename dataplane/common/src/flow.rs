@@ -266,9 +266,9 @@ mod tests {
                     for flags in [0, flags::REPLY, flags::REPLY | 0x16] {
                         let entry = FlowEntry4 {
                             proto,
+                            flags,
                             own,
                             other,
-                            flags,
                             ..FlowEntry4::default()
                         };
                         let want = entry.state() == State::HalfOpen;

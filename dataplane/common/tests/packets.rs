@@ -2,9 +2,15 @@
 #![expect(unreachable_pub, reason = "files shared with dataplane/tests")]
 
 mod cases;
+#[path = "packets/conversations.rs"]
+mod conversations;
 #[path = "packets/host.rs"]
 mod host;
+#[path = "packets/noise.rs"]
+mod noise;
 mod support;
+#[path = "packets/time.rs"]
+mod time;
 
 use host::Host;
 use support::Setup;

@@ -103,6 +103,28 @@ impl Kernel {
         Array::try_from(self.ebpf.map(name).unwrap_or_else(|| panic!("map {name}"))).expect(name)
     }
 
+    /// Sends one frame from several threads at once; returns what left.
+    pub fn race(&mut self, frame: &[u8], threads: usize) -> Vec<Vec<u8>> {
+        let main = <&mut Xdp>::try_from(self.ebpf.program_mut(MAIN).expect(MAIN)).expect("xdp");
+        let (main, start) = (&*main, std::sync::Barrier::new(threads));
+        std::thread::scope(|scope| {
+            let running: Vec<_> = (0..threads)
+                .map(|_| {
+                    scope.spawn(|| {
+                        start.wait();
+                        let (verdict, out) = test_run(main, frame);
+                        assert_eq!(verdict, Verdict::Transmit);
+                        out
+                    })
+                })
+                .collect();
+            running
+                .into_iter()
+                .map(|thread| thread.join().expect("transmitted"))
+                .collect()
+        })
+    }
+
     /// Sum of both directions' stats of a service.
     pub fn service_stats(&self, stats: u32) -> Stats {
         let map: PerCpuArray<&MapData, Stats> =
@@ -118,23 +140,25 @@ impl Kernel {
             refused: a.refused + b.refused,
         })
     }
+}
 
-    /// True if the egress gate lets a frame leave.
-    pub fn leaves(&mut self, frame: &[u8]) -> bool {
-        let gate = <&mut SchedClassifier>::try_from(self.ebpf.program_mut(EGRESS).expect(EGRESS))
-            .expect("classifier");
-        let mut out = vec![0; frame.len() + 64];
-        let options = TestRunOptions {
-            data_in: Some(frame),
-            data_out: Some(&mut out),
-            ..TestRunOptions::default()
-        };
-        match gate.test_run(options).expect("test run").return_value {
-            0xffff_ffff => true,
-            2 => false,
-            other => panic!("verdict {other}"),
-        }
-    }
+fn test_run(main: &Xdp, frame: &[u8]) -> (Verdict, Vec<u8>) {
+    let mut out = vec![0; frame.len() + 256];
+    let options = TestRunOptions {
+        data_in: Some(frame),
+        data_out: Some(&mut out),
+        ..TestRunOptions::default()
+    };
+    let result = main.test_run(options).expect("test run");
+    out.truncate(result.data_size_out as usize);
+    let verdict = match result.return_value {
+        1 => Verdict::Drop,
+        2 => Verdict::Pass,
+        3 => Verdict::Transmit,
+        4 => Verdict::Redirect,
+        other => panic!("verdict {other}"),
+    };
+    (verdict, out)
 }
 
 impl Engine for Kernel {
@@ -185,26 +209,27 @@ impl Engine for Kernel {
 
     fn run(&mut self, frame: &[u8]) -> (Verdict, Vec<u8>) {
         let main = <&mut Xdp>::try_from(self.ebpf.program_mut(MAIN).expect(MAIN)).expect("xdp");
-        let mut out = vec![0; frame.len() + 256];
+        test_run(main, frame)
+    }
+
+    fn lease(&mut self, held: bool) {
+        self.fill_array("LEASE", [(0, if held { u64::MAX } else { 0 })]);
+    }
+
+    fn leaves(&mut self, frame: &[u8]) -> bool {
+        let gate = <&mut SchedClassifier>::try_from(self.ebpf.program_mut(EGRESS).expect(EGRESS))
+            .expect("classifier");
+        let mut out = vec![0; frame.len() + 64];
         let options = TestRunOptions {
             data_in: Some(frame),
             data_out: Some(&mut out),
             ..TestRunOptions::default()
         };
-        let result = main.test_run(options).expect("test run");
-        out.truncate(result.data_size_out as usize);
-        let verdict = match result.return_value {
-            1 => Verdict::Drop,
-            2 => Verdict::Pass,
-            3 => Verdict::Transmit,
-            4 => Verdict::Redirect,
+        match gate.test_run(options).expect("test run").return_value {
+            0xffff_ffff => true,
+            2 => false,
             other => panic!("verdict {other}"),
-        };
-        (verdict, out)
-    }
-
-    fn lease(&mut self, held: bool) {
-        self.fill_array("LEASE", [(0, if held { u64::MAX } else { 0 })]);
+        }
     }
 
     fn counter(&self, counter: Counter) -> u64 {

@@ -1,62 +1,31 @@
 //! Balanced traffic: both modes, both directions, both protocols.
 
-use super::{Case, case, expect};
+use super::{Case, Talk, case, forwarded, forwarded_from};
 use crate::support::{
     Engine, Setup,
-    Verdict::{self, Transmit},
-    frames::{End, Frame, end, ip, tcp, udp},
-    model::{Expected, ends, translated, verifies},
-    setup::{CLIENT, HALF, OUR_MAC, ROUTER_MAC, S1, S1_MAC, ServiceSpec, VIP},
+    frames::{Body, end, ip},
+    setup::{HALF, ROUTER_MAC, S1_MAC, S2, ServiceSpec, VIP},
 };
-use onearm_dataplane_common::{counter::Counter, flow::State, maps::proto};
+use onearm_dataplane_common::{
+    counter::Counter,
+    flow::State,
+    maps::{proto, scheduler},
+};
 
-/// Sends a frame of the client and checks every byte of what goes to the server. Returns the source the server sees.
-#[track_caller]
-pub fn to_server<E: Engine>(engine: &mut E, frame: &Frame, server: End, mac: [u8; 6]) -> End {
-    let frame = frame.build();
-    let out = expect(engine, &frame, Transmit);
-    let (source, _) = ends(&out);
-    let want = Expected {
-        from_mac: OUR_MAC,
-        to_mac: mac,
-        from: source,
-        to: server,
-    };
-    assert_eq!(out, translated(&frame, &want));
-    assert!(verifies(&out));
-    source
-}
-
-/// Sends a frame of the server and checks every byte of what goes to the client.
-#[track_caller]
-pub fn to_client<E: Engine>(engine: &mut E, frame: &Frame, vip: End, client: End, mac: [u8; 6]) {
-    let frame = frame.build();
-    let out = expect(engine, &frame, Transmit);
-    assert_eq!(
-        out,
-        translated(
-            &frame,
-            &Expected {
-                from_mac: OUR_MAC,
-                to_mac: mac,
-                from: vip,
-                to: client
-            }
-        )
-    );
-    assert!(verifies(&out));
+pub fn outside() -> Talk {
+    Talk {
+        client: end("192.168.10.50:40000"),
+        client_mac: ROUTER_MAC,
+        vip: end("192.168.100.100:80"),
+        server: end("192.168.100.10:80"),
+        server_mac: S1_MAC,
+    }
 }
 
 /// Handshake, data both ways, close: every frame compared with the model.
-fn tcp_conversation<E: Engine>(engine: &mut E, source_is_ours: bool) {
-    let (client, vip, server) = (
-        end("192.168.10.50:40000"),
-        end("192.168.100.100:80"),
-        end("192.168.100.10:80"),
-    );
-    let from_client =
-        |flags, seq, ack| Frame::new(client, vip, crate::support::frames::Body::Tcp(flags, seq, ack));
-    let source = to_server(engine, &from_client("S", 1_000, 0), server, S1_MAC);
+fn tcp_conversation<E: Engine>(e: &mut E, source_is_ours: bool) {
+    let talk = outside();
+    let source = talk.syn(e, 1_000);
     if source_is_ours {
         assert_eq!(source.0, ip(VIP));
         assert!(
@@ -65,63 +34,70 @@ fn tcp_conversation<E: Engine>(engine: &mut E, source_is_ours: bool) {
             source.1
         );
     } else {
-        assert_eq!(source, client);
+        assert_eq!(source, talk.client);
     }
-    assert_eq!(engine.half_open(), 1);
-    let from_server = |flags, seq, ack| {
-        Frame::new(server, source, crate::support::frames::Body::Tcp(flags, seq, ack)).via(S1_MAC)
-    };
-    to_client(engine, &from_server("SA", 9_000, 1_001), vip, client, ROUTER_MAC);
-    assert_eq!(
-        to_server(engine, &from_client("A", 1_001, 9_001), server, S1_MAC),
-        source
-    );
-    assert_eq!(engine.half_open(), 0);
-    assert!(engine.entries().iter().all(|e| e.state() == State::Established));
+    assert_eq!(e.half_open(), 1);
+    talk.server_sends(e, source, Body::Tcp("SA", 9_000, 1_001));
+    talk.client_sends(e, source, Body::Tcp("A", 1_001, 9_001));
+    assert_eq!(e.half_open(), 0);
+    assert!(e.entries().iter().all(|x| x.state() == State::Established));
     for payload in [b"GET / HTTP/1.1\r\n\r\n".as_slice(), b"x", &[0xff; 1_400]] {
-        to_server(
-            engine,
-            &from_client("A", 1_001, 9_001).payload(payload),
-            server,
-            S1_MAC,
-        );
-        to_client(
-            engine,
-            &from_server("A", 9_001, 1_001).payload(payload),
-            vip,
-            client,
-            ROUTER_MAC,
-        );
+        let request = talk.request(Body::Tcp("A", 1_001, 9_001)).payload(payload);
+        forwarded_from(e, &request, source, talk.server, S1_MAC);
+        let reply = talk.reply(source, Body::Tcp("A", 9_001, 1_001)).payload(payload);
+        forwarded_from(e, &reply, talk.vip, talk.client, ROUTER_MAC);
     }
-    to_server(engine, &from_client("FA", 2_000, 9_001), server, S1_MAC);
-    to_client(engine, &from_server("FA", 9_001, 2_001), vip, client, ROUTER_MAC);
-    assert!(engine.entries().iter().all(|e| e.state() == State::Closing));
-    to_server(engine, &from_client("A", 2_001, 9_002), server, S1_MAC);
-    assert_eq!(engine.entries().len(), 2);
-    assert_eq!(engine.counter(Counter::FlowCreated), 1);
-    assert_eq!(engine.counter(Counter::Transmitted), 12);
+    talk.client_sends(e, source, Body::Tcp("FA", 2_000, 9_001));
+    talk.server_sends(e, source, Body::Tcp("FA", 9_001, 2_001));
+    assert!(e.entries().iter().all(|x| x.state() == State::Closing));
+    talk.client_sends(e, source, Body::Tcp("A", 2_001, 9_002));
+    assert_eq!(e.entries().len(), 2);
+    assert_eq!(e.counters(), [("transmitted", 12), ("flow_created", 1)]);
 }
 
-fn udp_exchange<E: Engine>(engine: &mut E, checksum: bool) {
-    let (client, vip, server) = (
-        end("192.168.10.50:5353"),
-        end("192.168.100.100:53"),
-        end("192.168.100.10:53"),
-    );
-    let body = crate::support::frames::Body::Udp(checksum);
+fn udp_exchange<E: Engine>(e: &mut E, checksum: bool) {
+    let talk = Talk {
+        vip: end("192.168.100.100:53"),
+        server: end("192.168.100.10:53"),
+        ..outside()
+    };
+    let mut sources = Vec::new();
     for payload in [b"question".as_slice(), b"", b"odd"] {
-        let frame = Frame::new(client, vip, body.clone()).payload(payload);
-        let source = to_server(engine, &frame, server, S1_MAC);
-        let frame = Frame::new(server, source, body.clone())
-            .via(S1_MAC)
-            .payload(payload);
-        to_client(engine, &frame, vip, client, ROUTER_MAC);
+        let request = talk.request(Body::Udp(checksum)).payload(payload);
+        let source = forwarded(e, &request, talk.server, S1_MAC);
+        let reply = talk.reply(source, Body::Udp(checksum)).payload(payload);
+        forwarded_from(e, &reply, talk.vip, talk.client, ROUTER_MAC);
+        sources.push(source);
     }
-    assert_eq!(engine.counter(Counter::FlowCreated), 1);
-    assert_eq!(engine.half_open(), 0);
+    sources.dedup();
+    assert_eq!(sources.len(), 1, "one flow a 5-tuple");
+    assert_eq!(e.counters(), [("transmitted", 6), ("flow_created", 1)]);
+    assert_eq!(e.half_open(), 0);
 }
 
-fn udp_service(spec: &ServiceSpec<'_>) -> Setup {
+/// Every payload length of the field case, with addresses and ports that make the sums wrap.
+fn b48<E: Engine>(e: &mut E) {
+    let talk = Talk {
+        client: end("255.254.255.253:65535"),
+        ..outside()
+    };
+    let talk = Talk {
+        client: end("223.255.255.255:65535"),
+        ..talk
+    };
+    let source = talk.handshake(e, u32::MAX, u32::MAX);
+    for len in (0..=130).chain([1_459, 1_460]) {
+        for fill in [0u8, 0xff, 0x5a] {
+            let payload = vec![fill; len];
+            let request = talk.request(Body::Tcp("A", 0, 0)).payload(&payload);
+            forwarded_from(e, &request, source, talk.server, S1_MAC);
+            let reply = talk.reply(source, Body::Tcp("A", 0, 0)).payload(&payload);
+            forwarded_from(e, &reply, talk.vip, talk.client, ROUTER_MAC);
+        }
+    }
+}
+
+fn udp(spec: &ServiceSpec<'_>) -> Setup {
     Setup::service(&ServiceSpec {
         port: 53,
         proto: proto::UDP,
@@ -129,35 +105,145 @@ fn udp_service(spec: &ServiceSpec<'_>) -> Setup {
     })
 }
 
+/// Two servers by turns: the third connection is the first server's again.
+fn round_robin<E: Engine>(e: &mut E) {
+    let mut servers = Vec::new();
+    for port in 40_000..40_008 {
+        let frame = crate::support::frames::tcp("192.168.10.50:1", "192.168.100.100:80", "S", 1, 0);
+        let frame = crate::support::frames::Frame {
+            from: super::End(frame.from.0, port),
+            ..frame
+        }
+        .build();
+        let out = super::expect(e, &frame, crate::support::Verdict::Transmit);
+        servers.push(super::ends(&out).1.0);
+    }
+    let [first, second] = [ip("192.168.100.10"), ip(S2)];
+    assert_eq!(
+        servers,
+        [first, first, first, second, first, first, first, second]
+    );
+}
+
+/// The same client comes to the same server again, whatever port of the VIP it calls.
+fn maglev<E: Engine>(e: &mut E) {
+    let mut chosen = std::collections::HashMap::<_, std::collections::HashSet<_>>::new();
+    for host in 1..=60 {
+        for vip in ["192.168.100.100:80", "192.168.100.100:81"] {
+            let from = format!("192.168.10.{host}:4711");
+            let out = super::expect(
+                e,
+                &crate::support::frames::tcp(&from, vip, "S", 1, 0).build(),
+                crate::support::Verdict::Transmit,
+            );
+            chosen.entry(host).or_default().insert(super::ends(&out).1.0);
+        }
+    }
+    assert!(
+        chosen.values().all(|servers| servers.len() == 1),
+        "one client, one server"
+    );
+    let first = chosen
+        .values()
+        .filter(|s| s.contains(&ip("192.168.100.10")))
+        .count();
+    assert!(
+        (15..=45).contains(&first),
+        "{first} of 60 clients on one of two servers"
+    );
+}
+
 pub fn cases<E: Engine>() -> Vec<Case<E>> {
     let both = || Setup::service(&ServiceSpec::BOTH_NAT);
     let dnat = || Setup::service(&ServiceSpec::DNAT);
     vec![
         case("a TCP conversation in both-nat", both, |e| {
-            tcp_conversation(e, true)
+            tcp_conversation(e, true);
         }),
         case("a TCP conversation in dnat", dnat, |e| tcp_conversation(e, false)),
         case(
             "a UDP exchange in both-nat",
-            || udp_service(&ServiceSpec::BOTH_NAT),
+            || udp(&ServiceSpec::BOTH_NAT),
             |e| udp_exchange(e, true),
         ),
         case(
             "a UDP exchange in dnat",
-            || udp_service(&ServiceSpec::DNAT),
+            || udp(&ServiceSpec::DNAT),
             |e| udp_exchange(e, true),
         ),
         case(
             "b46 no UDP checksum stays none, both-nat",
-            || udp_service(&ServiceSpec::BOTH_NAT),
+            || udp(&ServiceSpec::BOTH_NAT),
             |e| {
                 udp_exchange(e, false);
             },
         ),
         case(
             "b46 no UDP checksum stays none, dnat",
-            || udp_service(&ServiceSpec::DNAT),
+            || udp(&ServiceSpec::DNAT),
             |e| udp_exchange(e, false),
+        ),
+        case("b48 every length, sums that wrap, both-nat", both, b48),
+        case("b48 every length, sums that wrap, dnat", dnat, b48),
+        case(
+            "weighted round robin follows its sequence",
+            || {
+                Setup::service(&ServiceSpec {
+                    servers: &[1, 1, 1, 2],
+                    ..ServiceSpec::BOTH_NAT
+                })
+            },
+            round_robin,
+        ),
+        case(
+            "maglev keeps a client on its server over all ports",
+            || {
+                let spec = ServiceSpec {
+                    scheduler: scheduler::MAGLEV,
+                    servers: &[1, 2, 2, 1, 1, 2],
+                    ..ServiceSpec::BOTH_NAT
+                };
+                let mut setup = Setup::service(&spec).with(&ServiceSpec {
+                    port: 81,
+                    ..spec.clone()
+                });
+                setup.service[1].1.table = setup.service[0].1.table;
+                setup
+            },
+            maglev,
+        ),
+        case(
+            "a port of its own on the server, both-nat",
+            || {
+                let mut setup = Setup::service(&ServiceSpec::BOTH_NAT);
+                setup.servers[0].1.port = 8080u16.to_be();
+                setup
+            },
+            |e| {
+                let talk = Talk {
+                    server: end("192.168.100.10:8080"),
+                    ..outside()
+                };
+                talk.handshake(e, 5, 6);
+                assert_eq!(e.counter(Counter::FlowCreated), 1);
+            },
+        ),
+        case(
+            "a server behind a router gets it by the router's MAC",
+            || {
+                Setup::service(&ServiceSpec {
+                    servers: &[3],
+                    ..ServiceSpec::BOTH_NAT
+                })
+            },
+            |e| {
+                let talk = Talk {
+                    server: end("10.20.30.40:80"),
+                    server_mac: ROUTER_MAC,
+                    ..outside()
+                };
+                talk.handshake(e, 5, 6);
+            },
         ),
     ]
 }

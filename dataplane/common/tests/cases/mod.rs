@@ -1,8 +1,23 @@
 //! The table of packet cases, run over ordinary memory and in the kernel.
 
+mod arp;
 mod balanced;
+mod edges;
+mod egress;
+mod hairpin;
+mod lease;
+mod legs;
+mod limits;
+mod refusal;
+mod reopen;
+mod transit;
 
-use crate::support::{Engine, Setup, Verdict};
+use crate::support::{
+    Engine, Setup, Verdict,
+    frames::{Body, End, Frame, Mac},
+    model::{Expected, ends, translated, verifies},
+    setup::OUR_MAC,
+};
 
 /// One rule, checked by a few frames.
 pub struct Case<E: Engine> {
@@ -22,7 +37,20 @@ pub fn case<E: Engine>(description: &'static str, setup: fn() -> Setup, check: f
 
 /// Runs every case, each from an empty table; names all that fail.
 pub fn run_all<E: Engine>(engine: &mut E) {
-    let cases: Vec<Case<E>> = [balanced::cases()].into_iter().flatten().collect();
+    let tables: [Vec<Case<E>>; 11] = [
+        arp::cases(),
+        balanced::cases(),
+        edges::cases(),
+        egress::cases(),
+        hairpin::cases(),
+        lease::cases(),
+        legs::cases(),
+        limits::cases(),
+        refusal::cases(),
+        reopen::cases(),
+        transit::cases(),
+    ];
+    let cases: Vec<Case<E>> = tables.into_iter().flatten().collect();
     let mut failed = Vec::new();
     for case in &cases {
         engine.load(&(case.setup)());
@@ -46,4 +74,115 @@ pub fn expect<E: Engine>(engine: &mut E, frame: &[u8], verdict: Verdict) -> Vec<
     let (got, out) = engine.run(frame);
     assert_eq!(got, verdict, "counters {:?}", engine.counters());
     out
+}
+
+/// Expects a frame to pass as it came.
+#[track_caller]
+pub fn expect_pass<E: Engine>(engine: &mut E, frame: &[u8]) {
+    assert_eq!(expect(engine, frame, Verdict::Pass), frame);
+}
+
+/// Expects a frame to be dropped and exactly these counters to have moved, by one each.
+#[track_caller]
+pub fn expect_drop<E: Engine>(
+    engine: &mut E,
+    frame: &[u8],
+    reason: onearm_dataplane_common::counter::Counter,
+) {
+    let before = engine.counter(reason);
+    expect(engine, frame, Verdict::Drop);
+    assert_eq!(
+        engine.counter(reason),
+        before + 1,
+        "counters {:?}",
+        engine.counters()
+    );
+}
+
+/// Sends a frame and checks every byte of what leaves. Returns the source it leaves with.
+#[track_caller]
+pub fn forwarded<E: Engine>(engine: &mut E, frame: &Frame, to: End, mac: Mac) -> End {
+    let frame = frame.build();
+    let out = expect(engine, &frame, Verdict::Transmit);
+    let (source, _) = ends(&out);
+    assert_eq!(
+        out,
+        translated(
+            &frame,
+            &Expected {
+                from_mac: OUR_MAC,
+                to_mac: mac,
+                from: source,
+                to
+            }
+        )
+    );
+    assert!(verifies(&out));
+    source
+}
+
+/// Sends a frame and checks every byte of what leaves, the source too.
+#[track_caller]
+pub fn forwarded_from<E: Engine>(engine: &mut E, frame: &Frame, from: End, to: End, mac: Mac) {
+    assert_eq!(forwarded(engine, frame, to, mac), from);
+}
+
+/// A client, the service it calls, the server that gets it, and their MACs.
+#[derive(Clone, Copy, Debug)]
+pub struct Talk {
+    pub client: End,
+    pub client_mac: Mac,
+    pub vip: End,
+    pub server: End,
+    pub server_mac: Mac,
+}
+
+impl Talk {
+    pub fn request(&self, body: Body) -> Frame {
+        Frame::new(self.client, self.vip, body).via(self.client_mac)
+    }
+
+    pub fn reply(&self, source: End, body: Body) -> Frame {
+        Frame::new(self.server, source, body).via(self.server_mac)
+    }
+
+    /// The SYN. Returns the source the server sees.
+    #[track_caller]
+    pub fn syn<E: Engine>(&self, engine: &mut E, seq: u32) -> End {
+        forwarded(
+            engine,
+            &self.request(Body::Tcp("S", seq, 0)),
+            self.server,
+            self.server_mac,
+        )
+    }
+
+    /// Three-way handshake from sequence numbers `seq` and `isn`. Returns the source the server sees.
+    #[track_caller]
+    pub fn handshake<E: Engine>(&self, engine: &mut E, seq: u32, isn: u32) -> End {
+        let source = self.syn(engine, seq);
+        self.server_sends(engine, source, Body::Tcp("SA", isn, seq.wrapping_add(1)));
+        self.client_sends(
+            engine,
+            source,
+            Body::Tcp("A", seq.wrapping_add(1), isn.wrapping_add(1)),
+        );
+        source
+    }
+
+    #[track_caller]
+    pub fn client_sends<E: Engine>(&self, engine: &mut E, source: End, body: Body) {
+        forwarded_from(engine, &self.request(body), source, self.server, self.server_mac);
+    }
+
+    #[track_caller]
+    pub fn server_sends<E: Engine>(&self, engine: &mut E, source: End, body: Body) {
+        forwarded_from(
+            engine,
+            &self.reply(source, body),
+            self.vip,
+            self.client,
+            self.client_mac,
+        );
+    }
 }

@@ -10,6 +10,7 @@ use onearm_dataplane_common::{
     arp::arp,
     counter::{COUNTERS, Counter},
     create::create,
+    egress::may_leave,
     event::{Event, PACE_NS},
     evict::evict,
     flow::{Bucket4, FlowEntry4},
@@ -173,6 +174,8 @@ impl Engine for Host {
         self.counters = RefCell::new(vec![0; COUNTERS.len()]);
         self.meters = RefCell::new(vec![Meter::default(); METERS as usize]);
         self.half_open.set(0);
+        self.wrr.borrow_mut().clear();
+        self.incarnation.set(0);
         self.last_hops.borrow_mut().clear();
         self.events.borrow_mut().clear();
         self.pace.borrow_mut().clear();
@@ -201,6 +204,10 @@ impl Engine for Host {
 
     fn lease(&mut self, held: bool) {
         self.held = held;
+    }
+
+    fn leaves(&mut self, frame: &[u8]) -> bool {
+        may_leave(&Buffer::new(frame), self)
     }
 
     fn counter(&self, counter: Counter) -> u64 {

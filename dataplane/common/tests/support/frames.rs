@@ -82,7 +82,7 @@ impl Frame {
         self.from_mac = from_mac;
         self
     }
-    pub fn to_mac(mut self, to_mac: Mac) -> Self {
+    pub fn onto(mut self, to_mac: Mac) -> Self {
         self.to_mac = to_mac;
         self
     }

@@ -26,6 +26,8 @@ pub trait Engine {
     fn run(&mut self, frame: &[u8]) -> (Verdict, Vec<u8>);
     /// Whether a lease is held from now on.
     fn lease(&mut self, held: bool);
+    /// True if the egress gate lets a frame leave.
+    fn leaves(&mut self, frame: &[u8]) -> bool;
     /// Value of a counter.
     fn counter(&self, counter: Counter) -> u64;
     /// Published flow entries.

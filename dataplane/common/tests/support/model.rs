@@ -49,6 +49,20 @@ pub fn translated(frame: &[u8], want: &Expected) -> Vec<u8> {
     out
 }
 
+/// The frame as it should leave when it is routed but not translated.
+pub fn routed(frame: &[u8], from_mac: Mac, to_mac: Mac) -> Vec<u8> {
+    let mut out = frame.to_vec();
+    out[0..6].copy_from_slice(&to_mac);
+    out[6..12].copy_from_slice(&from_mac);
+    let l3 = l3(frame);
+    let l4 = l3 + usize::from(frame[l3] & 15) * 4;
+    out[l3 + 8] -= 1;
+    out[l3 + 10..l3 + 12].fill(0);
+    let header = checksum(sum(&out[l3..l4]));
+    out[l3 + 10..l3 + 12].copy_from_slice(&header);
+    out
+}
+
 /// Recomputes IP and transport checksums in place.
 fn finish(out: &mut [u8], l3: usize, l4: usize, end: usize, udp: bool) {
     out[l3 + 10..l3 + 12].fill(0);

@@ -1,0 +1,302 @@
+//! What runs out: servers, ports, table, half-open budget, neighbours.
+
+use super::{Case, Talk, balanced::outside, case, expect, expect_drop, forwarded};
+use crate::support::{
+    Engine, Setup,
+    Verdict::{Drop, Transmit},
+    frames::{Body, End, Frame, end, ip, raw, tcp},
+    setup::{S1_MAC, ServiceSpec},
+};
+use onearm_dataplane_common::{
+    counter::Counter,
+    flow::State,
+    maps::{mode, owned, proto},
+};
+use std::collections::HashSet;
+
+fn syn_from(client: &str) -> Vec<u8> {
+    tcp(client, "192.168.100.100:80", "S", 1, 0).build()
+}
+
+fn two_vips(spec: &ServiceSpec<'_>) -> Setup {
+    let mut setup = Setup::service(spec).with(&ServiceSpec {
+        vip: "192.168.100.101",
+        ..spec.clone()
+    });
+    let (mut key, value) = setup.owned[0];
+    key.addr = raw(ip("192.168.100.101"));
+    setup.owned.push((
+        key,
+        onearm_dataplane_common::maps::Owned {
+            kinds: owned::SERVICE,
+            ..value
+        },
+    ));
+    setup
+}
+
+/// One client port, two VIPs, one server.
+fn b58<E: Engine>(e: &mut E) {
+    let first = Talk {
+        client: end("192.168.10.50:40000"),
+        ..outside()
+    };
+    let second = Talk {
+        vip: end("192.168.100.101:80"),
+        ..first
+    };
+    let one = first.handshake(e, 1, 2);
+    let two = second.handshake(e, 10, 20);
+    assert_ne!(one, two, "the server must be able to tell them apart");
+    first.server_sends(e, one, Body::Tcp("A", 3, 2));
+    second.server_sends(e, two, Body::Tcp("A", 21, 11));
+    assert_eq!(e.entries().len(), 4);
+}
+
+fn unique_sources<E: Engine>(e: &mut E) {
+    let mut sources = HashSet::new();
+    for host in 1..=4 {
+        for port in (32_760..32_780).chain([1, 65_535]) {
+            let client = End(ip(&format!("192.168.10.{host}")), port);
+            let source = Talk { client, ..outside() }.syn(e, 1);
+            assert!((32_768..=49_151).contains(&source.1));
+            if host == 1 && (32_768..49_152).contains(&port) {
+                assert_eq!(source.1, port, "the client's own port if it is free");
+            }
+            assert!(sources.insert(source), "{source:?} twice");
+        }
+    }
+}
+
+fn no_port<E: Engine>(e: &mut E) {
+    let mut made = 0;
+    for port in 40_000..40_012 {
+        let (verdict, _) = e.run(&syn_from(&format!("192.168.10.50:{port}")));
+        made += u64::from(verdict == Transmit);
+    }
+    assert_eq!(made, 8, "as many as there are ports");
+    assert_eq!(e.counter(Counter::NoPort), 4);
+    assert_eq!(e.entries().len(), 16);
+}
+
+fn no_server<E: Engine>(e: &mut E) {
+    expect_drop(e, &syn_from("192.168.10.50:1"), Counter::NoServer);
+    assert!(e.entries().is_empty());
+}
+
+/// A table of one bucket: eight flows.
+fn full<E: Engine>(e: &mut E) {
+    let talk = |port| Talk {
+        client: End(ip("192.168.10.50"), port),
+        ..outside()
+    };
+    let kept: Vec<_> = (0..7).map(|n| talk(40_000 + n).handshake(e, 1, 2)).collect();
+    talk(50_000).syn(e, 1);
+    assert_eq!((e.entries().len(), e.half_open()), (16, 1));
+    talk(50_001).syn(e, 1);
+    assert_eq!((e.counter(Counter::HalfOpenEvicted), e.half_open()), (1, 1));
+    let eighth = talk(50_002).handshake(e, 1, 2);
+    for n in 0..5 {
+        expect_drop(e, &syn_from(&format!("192.168.10.51:{n}")), Counter::TableFull);
+    }
+    for (n, source) in (0..).zip(&kept) {
+        talk(40_000 + n).client_sends(e, *source, Body::Tcp("A", 2, 3));
+        talk(40_000 + n).server_sends(e, *source, Body::Tcp("A", 3, 2));
+    }
+    talk(50_002).server_sends(e, eighth, Body::Tcp("A", 3, 2));
+    assert_eq!((e.entries().len(), e.half_open()), (16, 0));
+}
+
+fn full_for_udp<E: Engine>(e: &mut E) {
+    let datagram = |port| {
+        Frame::new(
+            End(ip("192.168.10.50"), port),
+            end("192.168.100.100:80"),
+            Body::Udp(true),
+        )
+    };
+    for n in 0..8 {
+        forwarded(e, &datagram(1_000 + n), end("192.168.100.10:80"), S1_MAC);
+    }
+    for n in 0..3 {
+        expect_drop(e, &datagram(2_000 + n).build(), Counter::TableFull);
+        forwarded(e, &datagram(1_000 + n), end("192.168.100.10:80"), S1_MAC);
+    }
+}
+
+/// A flood of SYNs that nobody completes, with honest clients and an established flow in between.
+fn b133<E: Engine>(e: &mut E) {
+    let old = Talk {
+        client: end("10.0.0.1:1"),
+        ..outside()
+    };
+    let old_source = old.handshake(e, 1, 2);
+    for n in 0..2_000u32 {
+        let client = End(std::net::Ipv4Addr::from(0x0b00_0000 + n * 7_919), 1_024);
+        e.run(&Frame::new(client, end("192.168.100.100:80"), Body::Tcp("S", n, 0)).build());
+        assert!(e.half_open() <= 64, "budget");
+        if n % 10 == 0 {
+            let honest = Talk {
+                client: End(ip("10.9.9.9"), 1_024 + u16::try_from(n).expect("small")),
+                ..outside()
+            };
+            honest.handshake(e, 1, 2);
+        }
+    }
+    old.client_sends(e, old_source, Body::Tcp("A", 2, 3));
+    let established = e
+        .entries()
+        .iter()
+        .filter(|x| x.state() == State::Established)
+        .count();
+    assert_eq!(
+        established,
+        2 * 201,
+        "no established flow is removed for a half-open one"
+    );
+    assert!(e.counter(Counter::HalfOpenEvicted) > 1_500);
+}
+
+fn no_budget<E: Engine>(e: &mut E) {
+    expect_drop(e, &syn_from("192.168.10.50:1"), Counter::HalfOpenFull);
+}
+
+fn not_resolved<E: Engine>(e: &mut E) {
+    let frame = syn_from("192.168.10.50:1");
+    expect_drop(e, &frame, Counter::NoNeighbour);
+    assert_eq!(expect(e, &frame, Drop), frame, "unchanged");
+}
+
+fn mapless<E: Engine>(e: &mut E, reason: Counter) {
+    expect_drop(e, &syn_from("192.168.10.50:1"), reason);
+    assert!(e.entries().is_empty());
+}
+
+pub fn cases<E: Engine>() -> Vec<Case<E>> {
+    let mut cases = ports_and_servers();
+    cases.extend(table_and_budget());
+    cases
+}
+
+fn ports_and_servers<E: Engine>() -> Vec<Case<E>> {
+    vec![
+        case(
+            "b58 two VIPs share server and source, both-nat",
+            || two_vips(&ServiceSpec::BOTH_NAT),
+            b58,
+        ),
+        case(
+            "b58 two VIPs share a server, dnat",
+            || two_vips(&ServiceSpec::DNAT),
+            b58,
+        ),
+        case(
+            "source ports are unique, of this node's half, the client's own if free",
+            || Setup::service(&ServiceSpec::BOTH_NAT),
+            unique_sources,
+        ),
+        case(
+            "no free source port",
+            || {
+                let mut setup = Setup::service(&ServiceSpec::BOTH_NAT);
+                setup.pools[0].1.first = 33_000;
+                setup.pools[0].1.last = 33_007;
+                setup
+            },
+            no_port,
+        ),
+        case(
+            "no live server",
+            || {
+                Setup::service(&ServiceSpec {
+                    servers: &[],
+                    ..ServiceSpec::BOTH_NAT
+                })
+            },
+            no_server,
+        ),
+        case(
+            "a server index that is not in use",
+            || {
+                Setup::service(&ServiceSpec {
+                    servers: &[9],
+                    ..ServiceSpec::BOTH_NAT
+                })
+            },
+            no_server,
+        ),
+        case(
+            "a full table refuses new flows and keeps the old",
+            || one_bucket(proto::TCP),
+            full,
+        ),
+        case(
+            "a full table refuses datagrams and keeps the old flows",
+            || one_bucket(proto::UDP),
+            full_for_udp,
+        ),
+    ]
+}
+
+fn table_and_budget<E: Engine>() -> Vec<Case<E>> {
+    vec![
+        case(
+            "b133 a SYN flood evicts half-open flows only",
+            || {
+                let mut setup = Setup::service(&ServiceSpec::BOTH_NAT);
+                setup.node.half_open_budget = 64;
+                setup.buckets = 64;
+                setup.node.flow_bucket_mask = 63;
+                setup
+            },
+            b133,
+        ),
+        case(
+            "no half-open budget at all",
+            || {
+                let mut setup = Setup::service(&ServiceSpec::BOTH_NAT);
+                setup.node.half_open_budget = 0;
+                setup
+            },
+            no_budget,
+        ),
+        case(
+            "a server whose next hop is not resolved",
+            || {
+                let mut setup = Setup::service(&ServiceSpec::BOTH_NAT);
+                setup.servers[0].1.next_hop = 6;
+                setup
+            },
+            not_resolved,
+        ),
+        case(
+            "a mode this program does not know",
+            || {
+                Setup::service(&ServiceSpec {
+                    mode: mode::DSR,
+                    ..ServiceSpec::BOTH_NAT
+                })
+            },
+            |e| mapless(e, Counter::UnsupportedMode),
+        ),
+        case(
+            "a service without a source address",
+            || {
+                let mut setup = Setup::service(&ServiceSpec::BOTH_NAT);
+                setup.service[0].1.snat_len = 0;
+                setup
+            },
+            |e| mapless(e, Counter::NoSnatSource),
+        ),
+    ]
+}
+
+fn one_bucket(proto: u8) -> Setup {
+    let mut setup = Setup::service(&ServiceSpec {
+        proto,
+        ..ServiceSpec::BOTH_NAT
+    });
+    setup.buckets = 1;
+    setup.node.flow_bucket_mask = 0;
+    setup
+}

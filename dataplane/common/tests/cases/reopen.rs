@@ -1,0 +1,192 @@
+//! SYNs that meet a flow.
+
+use super::{Case, Talk, balanced::outside, case, expect, forwarded};
+use crate::support::{
+    Engine, Setup,
+    Verdict::Transmit,
+    frames::{Body, end},
+    model::ends,
+    setup::{S1_MAC, S2_MAC, ServiceSpec},
+};
+use onearm_dataplane_common::{counter::Counter, flow::State};
+
+/// Two servers by turns, so that a new choice shows.
+fn two_servers() -> Setup {
+    Setup::service(&ServiceSpec {
+        servers: &[1, 2],
+        ..ServiceSpec::BOTH_NAT
+    })
+}
+
+fn two_servers_dnat() -> Setup {
+    Setup::service(&ServiceSpec {
+        servers: &[1, 2],
+        ..ServiceSpec::DNAT
+    })
+}
+
+fn second() -> Talk {
+    Talk {
+        server: end("192.168.100.11:80"),
+        server_mac: S2_MAC,
+        ..outside()
+    }
+}
+
+/// Closes a conversation one way, then connects again from the same port: the first SYN works, the server is chosen anew.
+fn b50<E: Engine>(e: &mut E, close: fn(&mut E, &Talk, super::End)) {
+    let first = outside();
+    let source = first.handshake(e, 1, 2);
+    close(e, &first, source);
+    let source = second().handshake(e, 70_000, 80_000);
+    assert!(
+        e.entries()
+            .iter()
+            .all(|x| x.state() == State::Established && x.idle_ticks == 13_500)
+    );
+    assert_eq!((e.entries().len(), e.half_open()), (2, 0));
+    assert_eq!(e.counter(Counter::FlowReopened), 1);
+    second().server_sends(e, source, Body::Tcp("A", 80_001, 70_001));
+}
+
+fn client_first<E: Engine>(e: &mut E, talk: &Talk, source: super::End) {
+    talk.client_sends(e, source, Body::Tcp("FA", 2, 3));
+    talk.server_sends(e, source, Body::Tcp("FA", 3, 3));
+    talk.client_sends(e, source, Body::Tcp("A", 3, 4));
+}
+
+fn server_first<E: Engine>(e: &mut E, talk: &Talk, source: super::End) {
+    talk.server_sends(e, source, Body::Tcp("FA", 3, 2));
+    talk.client_sends(e, source, Body::Tcp("FA", 2, 4));
+    talk.server_sends(e, source, Body::Tcp("A", 4, 3));
+}
+
+fn client_resets<E: Engine>(e: &mut E, talk: &Talk, source: super::End) {
+    talk.client_sends(e, source, Body::Tcp("R", 2, 0));
+}
+
+fn server_resets<E: Engine>(e: &mut E, talk: &Talk, source: super::End) {
+    talk.server_sends(e, source, Body::Tcp("R", 3, 0));
+}
+
+fn syn_again<E: Engine>(e: &mut E) {
+    let talk = outside();
+    let source = talk.syn(e, 1);
+    for _ in 0..3 {
+        assert_eq!(talk.syn(e, 1), source, "a SYN sent again stays with its server");
+    }
+    talk.server_sends(e, source, Body::Tcp("SA", 2, 2));
+    talk.client_sends(e, source, Body::Tcp("A", 2, 3));
+    assert_eq!((e.counter(Counter::FlowCreated), e.half_open()), (1, 0));
+}
+
+fn syn_on_established<E: Engine>(e: &mut E) {
+    let talk = outside();
+    let source = talk.handshake(e, 1, 2);
+    let before = e.entries();
+    talk.client_sends(e, source, Body::Tcp("S", 900, 0));
+    let after = e.entries();
+    for (a, b) in before.iter().zip(&after) {
+        assert_eq!(
+            (a.own, a.other, a.expected_ack, a.server),
+            (b.own, b.other, b.expected_ack, b.server)
+        );
+    }
+    talk.server_sends(e, source, Body::Tcp("A", 3, 2));
+    assert!(
+        e.entries().iter().all(|x| x.state() == State::Established),
+        "a challenge ACK changes nothing"
+    );
+    talk.server_sends(e, source, Body::Tcp("SA", 5_000, 901));
+    assert_eq!(e.half_open(), 1, "the server has begun anew");
+    talk.client_sends(e, source, Body::Tcp("A", 901, 5_001));
+    assert_eq!(e.half_open(), 0);
+}
+
+fn refused_by_server<E: Engine>(e: &mut E) {
+    let talk = outside();
+    let source = talk.syn(e, 1);
+    talk.server_sends(e, source, Body::Tcp("RA", 0, 2));
+    assert_eq!(e.half_open(), 0);
+    second().handshake(e, 10, 20);
+}
+
+fn after_service_is_gone<E: Engine>(e: &mut E) {
+    let talk = outside();
+    let source = talk.handshake(e, 1, 2);
+    client_resets(e, &talk, source);
+    talk.server_sends(e, source, Body::Tcp("A", 3, 2));
+    assert!(
+        e.entries().iter().all(|x| x.state() == State::Established),
+        "a segment after RST lifts it"
+    );
+    let out = expect(e, &talk.request(Body::Tcp("A", 2, 3)).build(), Transmit);
+    assert_eq!(ends(&out).1, talk.server);
+}
+
+fn replaced_port_is_free<E: Engine>(e: &mut E) {
+    // Closed by the server first, then the same client again: the old tuple goes with the old flow.
+    let talk = outside();
+    for round in 0..5u32 {
+        let talk = if round % 2 == 0 { talk } else { second() };
+        let source = forwarded(
+            e,
+            &talk.request(Body::Tcp("S", round, 0)),
+            talk.server,
+            talk.server_mac,
+        );
+        talk.server_sends(e, source, Body::Tcp("SA", 100, round + 1));
+        talk.client_sends(e, source, Body::Tcp("A", round + 1, 101));
+        server_first(e, &talk, source);
+    }
+    assert_eq!(e.entries().len(), 2);
+    assert_ne!(S1_MAC, S2_MAC);
+}
+
+pub fn cases<E: Engine>() -> Vec<Case<E>> {
+    vec![
+        case("b50 fresh SYN after the client closed first", two_servers, |e| {
+            b50(e, client_first);
+        }),
+        case("b50 fresh SYN after the server closed first", two_servers, |e| {
+            b50(e, server_first);
+        }),
+        case("b50 fresh SYN after the client's RST", two_servers, |e| {
+            b50(e, client_resets);
+        }),
+        case("b50 fresh SYN after the server's RST", two_servers, |e| {
+            b50(e, server_resets);
+        }),
+        case(
+            "b50 fresh SYN after the client closed first, dnat",
+            two_servers_dnat,
+            |e| b50(e, client_first),
+        ),
+        case(
+            "b50 fresh SYN after the server's RST, dnat",
+            two_servers_dnat,
+            |e| b50(e, server_resets),
+        ),
+        case(
+            "a SYN sent again stays with its half-open flow",
+            two_servers,
+            syn_again,
+        ),
+        case(
+            "a SYN on an established flow changes nothing until the SYN-ACK",
+            two_servers,
+            syn_on_established,
+        ),
+        case(
+            "a refused SYN is over and the next may go elsewhere",
+            two_servers,
+            refused_by_server,
+        ),
+        case("RST never deletes", two_servers, after_service_is_gone),
+        case(
+            "a client may use one port again and again",
+            two_servers,
+            replaced_port_is_free,
+        ),
+    ]
+}

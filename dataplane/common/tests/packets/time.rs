@@ -1,0 +1,214 @@
+//! What depends on time, on a change of configuration, or is told to user space.
+
+use crate::{
+    cases::{Talk, expect, expect_drop},
+    host::Host,
+    support::{
+        Engine, Setup,
+        Verdict::{self, Transmit},
+        frames::{Body, arp, end, ip, raw, udp},
+        model::ends,
+        setup::{BROADCAST, ROUTER_MAC, S1_MAC, S2_MAC, ServiceSpec, VIP},
+    },
+};
+use etherparse::ArpOperation;
+use onearm_dataplane_common::{
+    counter::Counter,
+    event::kind,
+    flow::State,
+    maps::{proto, server},
+};
+
+fn talk() -> Talk {
+    Talk {
+        client: end("192.168.10.50:40000"),
+        client_mac: ROUTER_MAC,
+        vip: end("192.168.100.100:80"),
+        server: end("192.168.100.10:80"),
+        server_mac: S1_MAC,
+    }
+}
+
+fn second() -> Talk {
+    Talk {
+        server: end("192.168.100.11:80"),
+        server_mac: S2_MAC,
+        ..talk()
+    }
+}
+
+fn two_servers() -> Host {
+    Host::new(&Setup::service(&ServiceSpec {
+        servers: &[1, 2],
+        ..ServiceSpec::BOTH_NAT
+    }))
+}
+
+#[test]
+fn an_established_flow_past_its_idle_time_gives_way_to_a_syn() {
+    let mut host = two_servers();
+    talk().handshake(&mut host, 1, 2);
+    host.pass_ticks(13_500);
+    talk().syn(&mut host, 5);
+    host.pass_ticks(1);
+    second().handshake(&mut host, 9, 10);
+    assert_eq!(host.counter(Counter::FlowReopened), 1);
+    assert_eq!((host.entries().len(), host.half_open()), (2, 0));
+}
+
+#[test]
+fn a_syn_does_not_keep_an_established_flow_alive() {
+    let mut host = two_servers();
+    talk().handshake(&mut host, 1, 2);
+    for _ in 0..5 {
+        host.pass_ticks(2_700);
+        talk().syn(&mut host, 5);
+    }
+    host.pass_ticks(1);
+    second().syn(&mut host, 9);
+}
+
+#[test]
+fn a_late_segment_of_an_overdue_flow_is_still_translated() {
+    let mut host = two_servers();
+    let source = talk().handshake(&mut host, 1, 2);
+    host.pass_ticks(100_000);
+    talk().client_sends(&mut host, source, Body::Tcp("A", 2, 3));
+    talk().server_sends(&mut host, source, Body::Tcp("A", 3, 2));
+}
+
+#[test]
+fn a_half_open_flow_past_its_time_or_with_a_dead_server_gives_way() {
+    let mut host = two_servers();
+    talk().syn(&mut host, 1);
+    host.pass_ticks(76);
+    second().syn(&mut host, 1);
+    host.change(|s| s.servers[1].1.flags = server::USED);
+    talk().syn(&mut host, 1);
+    assert_eq!(host.counter(Counter::FlowReopened), 2);
+    assert_eq!((host.entries().len(), host.half_open()), (2, 1));
+}
+
+#[test]
+fn flows_outlive_the_service_and_the_generation() {
+    let mut host = two_servers();
+    let source = talk().handshake(&mut host, 1, 2);
+    host.slot = 1;
+    talk().client_sends(&mut host, source, Body::Tcp("A", 2, 3));
+    talk().server_sends(&mut host, source, Body::Tcp("A", 3, 2));
+    let frame = udp("192.168.10.50:1", "192.168.100.100:80").build();
+    assert_eq!(
+        expect(&mut host, &frame, Verdict::Pass),
+        frame,
+        "slot 1 owns nothing"
+    );
+    host.slot = 0;
+    host.change(|s| s.services.clear());
+    talk().client_sends(&mut host, source, Body::Tcp("FA", 2, 3));
+    talk().server_sends(&mut host, source, Body::Tcp("FA", 3, 3));
+    let refused = expect(&mut host, &talk().request(Body::Tcp("S", 9, 0)).build(), Transmit);
+    assert_eq!(
+        ends(&refused),
+        (talk().vip, talk().client),
+        "a SYN for a service that is gone is reset"
+    );
+}
+
+#[test]
+fn a_change_of_the_prefix_list_takes_effect_for_new_flows_only() {
+    // Field case B61.
+    let mut host = Host::new(&Setup::service(&ServiceSpec::DNAT));
+    let kept = talk().handshake(&mut host, 1, 2);
+    assert_eq!(kept, talk().client);
+    host.change(|s| {
+        s.connected
+            .push(crate::support::setup::prefix(0, "192.168.10.0", 24, 1));
+    });
+    talk().client_sends(&mut host, kept, Body::Tcp("A", 2, 3));
+    talk().server_sends(&mut host, kept, Body::Tcp("A", 3, 2));
+    let new = Talk {
+        client: end("192.168.10.50:40001"),
+        ..talk()
+    };
+    assert_eq!(new.handshake(&mut host, 1, 2).0, ip(VIP));
+}
+
+#[test]
+fn every_forwarded_packet_is_counted_for_its_service_and_server() {
+    let mut host = two_servers();
+    let source = talk().handshake(&mut host, 1, 2);
+    talk().server_sends(&mut host, source, Body::Tcp("A", 3, 2));
+    let tallied = host.tallied.borrow().clone();
+    assert_eq!(
+        tallied,
+        [
+            (0, 1, false, 58),
+            (0, 1, true, 58),
+            (0, 1, false, 54),
+            (0, 1, true, 54)
+        ]
+    );
+    let entries = host.entries();
+    assert_eq!(entries.iter().map(|e| e.packets).collect::<Vec<_>>(), [2, 2]);
+    assert!(
+        entries
+            .iter()
+            .all(|e| e.incarnation == (1 << 56 | 7 << 40 | 1) && e.state() == State::Established)
+    );
+}
+
+#[test]
+fn events_say_what_is_wanted_once_a_second() {
+    let mut host = Host::new(&Setup::service(&ServiceSpec {
+        servers: &[],
+        ..ServiceSpec::BOTH_NAT
+    }));
+    let out = |addr: &str| udp("192.168.100.10:1", addr).via(S1_MAC).build();
+    let stranger = [2, 0, 0, 0, 9, 9];
+    let conflict = arp(
+        ArpOperation::REPLY,
+        (stranger, ip(VIP)),
+        ([0; 6], ip(VIP)),
+        BROADCAST,
+    );
+    for _ in 0..3 {
+        expect_drop(&mut host, &out("192.168.100.55:9"), Counter::NoNeighbour);
+        expect_drop(&mut host, &out("192.168.100.66:9"), Counter::NoNeighbour);
+        expect_drop(
+            &mut host,
+            &talk().request(Body::Tcp("S", 1, 0)).build(),
+            Counter::NoServer,
+        );
+        expect_drop(&mut host, &conflict, Counter::ArpConflict);
+    }
+    let events = host.events.borrow().clone();
+    let told: Vec<_> = events.iter().map(|e| (e.kind, e.addr, e.detail)).collect();
+    assert_eq!(
+        told,
+        [
+            (kind::NEIGHBOUR_WANTED, raw(ip("192.168.100.55")), 0),
+            (kind::NEXT_HOP_WANTED, raw(ip("192.168.100.66")), 6),
+            (kind::NO_SERVER, raw(ip(VIP)), 0),
+            (kind::ADDRESS_CONFLICT, raw(ip(VIP)), 0),
+        ]
+    );
+    assert_eq!(events[3].mac, stranger);
+    host.pass_ticks(15);
+    expect_drop(&mut host, &out("192.168.100.55:9"), Counter::NoNeighbour);
+    assert_eq!(host.events.borrow().len(), 5);
+}
+
+#[test]
+fn a_datagram_flow_stays_with_its_server() {
+    let mut host = Host::new(&Setup::service(&ServiceSpec {
+        proto: proto::UDP,
+        servers: &[1, 2],
+        ..ServiceSpec::BOTH_NAT
+    }));
+    for _ in 0..4 {
+        talk().request(Body::Udp(true));
+        let out = expect(&mut host, &talk().request(Body::Udp(true)).build(), Transmit);
+        assert_eq!(ends(&out).1, talk().server);
+        host.pass_ticks(20_000);
+    }
+}

@@ -9,8 +9,8 @@ use aya::maps::{Array, DevMap, HashMap, Map, MapData, MapError, PerCpuArray, Rin
 use aya::{Ebpf, Pod};
 use onearm_dataplane_common::flow::Bucket4;
 use onearm_dataplane_common::maps::{
-    EndpointKey, Leg, LegKey, NeighbourKey, NextHop, Node, Owned, OwnedKey, Route, ScopedPrefix, Server,
-    Service, ServiceKey, SnatPool, SnatRange, Stats,
+    EndpointKey, LastHop, Leg, LegKey, NeighbourKey, NextHop, Node, Owned, OwnedKey, Route, ScopedPrefix,
+    Server, Service, ServiceKey, SnatPool, SnatRange, Stats,
 };
 
 use crate::error::{Error, Result};
@@ -73,6 +73,13 @@ impl<T: BorrowMut<MapData>, V: Pod> Named<Array<T, V>> {
     pub(crate) fn set(&mut self, index: u32, value: &V) -> Result<()> {
         let failed = self.failed("write");
         self.map.set(index, value, 0).map_err(failed)
+    }
+}
+
+impl<T: Borrow<MapData>, V: Pod> Named<Array<T, V>> {
+    pub(crate) fn get(&self, index: u32) -> Result<V> {
+        let failed = self.failed("read");
+        self.map.get(&index, 0).map_err(failed)
     }
 }
 
@@ -143,6 +150,10 @@ pub(crate) struct KernelMaps {
     pub(crate) ports: Named<DevMap<MapData>>,
     pub(crate) neighbours: Named<HashMap<MapData, NeighbourKey, u32>>,
     pub(crate) routes: Named<LpmTrie<MapData, [u8; 4], Route>>,
+    pub(crate) last_hops: Named<Array<MapData, LastHop>>,
+    pub(crate) last_hop_index: Named<HashMap<MapData, LastHop, u32>>,
+    /// One `u64`: the index given out next.
+    pub(crate) last_hop_next: Named<Array<MapData, u64>>,
     pub(crate) counters: Named<PerCpuArray<MapData, u64>>,
     pub(crate) service_stats: Named<PerCpuArray<MapData, Stats>>,
     pub(crate) server_stats: Named<PerCpuArray<MapData, Stats>>,
@@ -189,6 +200,9 @@ impl KernelMaps {
             ports: named(ebpf, "TX_PORTS")?,
             neighbours: named(ebpf, "NEIGHBOURS")?,
             routes: named(ebpf, "ROUTES")?,
+            last_hops: named(ebpf, "LAST_HOPS")?,
+            last_hop_index: named(ebpf, "LAST_HOP_INDEX")?,
+            last_hop_next: named(ebpf, "LAST_HOP_NEXT")?,
             counters: named(ebpf, "COUNTERS")?,
             service_stats: named(ebpf, "SERVICE_STATS")?,
             server_stats: named(ebpf, "SERVER_STATS")?,

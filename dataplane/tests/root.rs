@@ -554,6 +554,32 @@ fn a_flow_the_programs_make_is_listed_expired_and_then_its_indexes_are_free() {
 
 #[test]
 #[ignore = "needs root"]
+fn b67_a_flow_follows_the_new_mac_of_its_client_by_one_write() {
+    in_namespace(|| {
+        let (mut dataplane, _lease) = active(&[VIP], vec![service()]);
+        let hops = |client: u8| {
+            let mut hops = neighbours();
+            hops.neighbours[0].mac = Some([2, 0, 0, 0, 0, 0x10]);
+            hops.neighbours[1].mac = Some([2, 0, 0, 0, 0, client]);
+            hops
+        };
+        dataplane.set_next_hops(&hops(0x50)).unwrap();
+        drop(TcpStream::connect_timeout(
+            &SocketAddr::from((VIP, 80)),
+            Duration::from_millis(100),
+        ));
+        assert_eq!(dataplane.flows().count().total(), 1);
+        let report = dataplane.set_next_hops(&hops(0x51)).unwrap();
+        assert_eq!(
+            report.writes, 2,
+            "the neighbour's next hop, and the last hop of the flow"
+        );
+        assert_eq!(dataplane.set_next_hops(&hops(0x51)).unwrap().writes, 0);
+    });
+}
+
+#[test]
+#[ignore = "needs root"]
 fn events_arrive_as_a_stream() {
     in_namespace(|| {
         let (mut dataplane, _lease) = active(&[VIP], vec![service()]);

@@ -2,7 +2,8 @@
 
 use ipnet::Ipv4Net;
 use onearm_dataplane_common::maps::{
-    Leg, LegKey, MAX_SERVICES, MAX_SNAT_POOLS, NeighbourKey, Route, Server, Service, SnatPool,
+    LastHop, Leg, LegKey, MAX_LAST_HOPS, MAX_SERVICES, MAX_SNAT_POOLS, NeighbourKey, Route, Server, Service,
+    SnatPool,
 };
 
 use super::Sink;
@@ -129,5 +130,24 @@ impl next_hops::Sink for MapSink<'_> {
 
     fn remove_port(&mut self, leg: u8) -> Result<()> {
         self.0.ports.remove(u32::from(leg))
+    }
+
+    fn repair_last_hops(&mut self, repaired: &dyn Fn(LastHop) -> LastHop) -> Result<usize> {
+        let maps = &mut *self.0;
+        let given_out = u32::try_from(maps.last_hop_next.get(0)?)
+            .unwrap_or(MAX_LAST_HOPS)
+            .min(MAX_LAST_HOPS);
+        let mut changed = 0;
+        for index in 0..given_out {
+            let old = maps.last_hops.get(index)?;
+            let new = repaired(old);
+            if new != old {
+                // Nobody may be given the index for what it no longer is.
+                maps.last_hop_index.remove(&old)?;
+                maps.last_hops.set(index, &new)?;
+                changed += 1;
+            }
+        }
+        Ok(changed)
     }
 }

@@ -5,13 +5,16 @@ use std::net::Ipv4Addr;
 
 use ipnet::Ipv4Net;
 use onearm_dataplane_common::maps::{
-    self, Leg, LegKey, MAX_NEXT_HOPS, MAX_ROUTES, NeighbourKey, NextHop, Route,
+    self, LastHop, Leg, LegKey, MAX_NEXT_HOPS, MAX_ROUTES, NeighbourKey, NextHop, Route,
 };
 
-use super::{LegSpec, Mac, Neighbour, NextHops, NextHopsReport, RouteSpec, Via};
+use super::{LegSpec, Mac, NextHops, NextHopsReport, RouteSpec, Via};
 use crate::error::Result;
 use crate::identity::Identities;
 use crate::tables::addr4;
+
+/// MACs of neighbours by leg and address.
+type Neighbours = BTreeMap<(u8, Ipv4Addr), Option<Mac>>;
 
 /// What an entry of `NEXT_HOPS` leads to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -34,6 +37,8 @@ pub(crate) trait Sink {
     fn remove_leg(&mut self, key: LegKey) -> Result<()>;
     fn set_port(&mut self, leg: u8, ifindex: u32) -> Result<()>;
     fn remove_port(&mut self, leg: u8) -> Result<()>;
+    /// Replaces every entry of `LAST_HOPS` by what `repaired` makes of it; returns how many changed.
+    fn repair_last_hops(&mut self, repaired: &dyn Fn(LastHop) -> LastHop) -> Result<usize>;
 }
 
 /// The mirror: what is wanted, and exactly what has been written. A call that fails half-way leaves the two apart, and the
@@ -42,7 +47,11 @@ pub(crate) trait Sink {
 pub(crate) struct Mirror {
     pub(crate) ids: Identities<HopKey>,
     legs: BTreeMap<u8, LegSpec>,
-    neighbours: BTreeMap<(u8, Ipv4Addr), Option<Mac>>,
+    /// Interface and VLAN each leg had last.
+    legs_known: BTreeMap<u8, (u32, u16)>,
+    neighbours: Neighbours,
+    /// MAC each address had last, also while it is not resolved.
+    macs_known: BTreeMap<(u8, Ipv4Addr), Mac>,
     routes: BTreeMap<Ipv4Net, Via>,
     /// Prefix lengths that occur in `routes`.
     lengths: BTreeSet<u8>,
@@ -51,6 +60,29 @@ pub(crate) struct Mirror {
     in_routes: BTreeMap<Ipv4Net, Route>,
     in_legs: BTreeMap<(u32, u16), Leg>,
     in_ports: BTreeMap<u8, u32>,
+    /// What is still to be done to the last hops of clients, in order.
+    repairs: Vec<Repair>,
+}
+
+/// A change that flows to clients must follow.
+#[derive(Clone, Copy, Debug)]
+enum Repair {
+    /// A neighbour has another MAC.
+    Mac { leg: u8, old: Mac, new: Mac },
+    /// A leg has another interface or VLAN.
+    Leg { leg: u8, ifindex: u32, vlan: u16 },
+}
+
+impl Repair {
+    fn apply(self, hop: LastHop) -> LastHop {
+        match self {
+            Self::Mac { leg, old, new } if hop.leg == u32::from(leg) && hop.mac == old => {
+                LastHop { mac: new, ..hop }
+            }
+            Self::Leg { leg, ifindex, vlan } if hop.leg == u32::from(leg) => LastHop { ifindex, vlan, ..hop },
+            Self::Mac { .. } | Self::Leg { .. } => hop,
+        }
+    }
 }
 
 /// Entry 0 is never valid, so that an index nobody has set leads nowhere.
@@ -63,7 +95,9 @@ impl Mirror {
         Self {
             ids: Identities::new(FIRST_HOP, MAX_NEXT_HOPS),
             legs: BTreeMap::new(),
+            legs_known: BTreeMap::new(),
             neighbours: BTreeMap::new(),
+            macs_known: BTreeMap::new(),
             routes: BTreeMap::new(),
             lengths: BTreeSet::new(),
             in_hops: BTreeMap::new(),
@@ -71,14 +105,19 @@ impl Mirror {
             in_routes: BTreeMap::new(),
             in_legs: BTreeMap::new(),
             in_ports: BTreeMap::new(),
+            repairs: Vec::new(),
         }
     }
 
     /// Takes over new routes and neighbours and writes what differs.
     pub(crate) fn set(&mut self, wanted: &NextHops, sink: &mut impl Sink) -> Result<NextHopsReport> {
-        self.neighbours = (wanted.neighbours.iter())
-            .map(|n: &Neighbour| ((n.leg, n.addr), n.mac))
+        let neighbours: Neighbours = wanted
+            .neighbours
+            .iter()
+            .map(|n| ((n.leg, n.addr), n.mac))
             .collect();
+        self.notice_moves(&neighbours);
+        self.neighbours = neighbours;
         self.routes = wanted
             .routes
             .iter()
@@ -92,9 +131,43 @@ impl Mirror {
         self.write(sink)
     }
 
+    /// Notes which neighbours have another MAC than before. A MAC that another address of the leg still has is left
+    /// alone: that neighbour has not moved.
+    fn notice_moves(&mut self, now: &Neighbours) {
+        let kept: BTreeSet<(u8, Mac)> = now
+            .iter()
+            .filter_map(|((leg, _), mac)| mac.map(|mac| (*leg, mac)))
+            .collect();
+        if self.macs_known.len() > MAX_NEXT_HOPS as usize {
+            self.macs_known.retain(|key, _| now.contains_key(key));
+        }
+        for (key, new) in now.iter().filter_map(|(key, mac)| mac.map(|mac| (*key, mac))) {
+            let old = self.macs_known.insert(key, new);
+            if let Some(old) = old.filter(|old| *old != new && !kept.contains(&(key.0, *old))) {
+                self.repairs.push(Repair::Mac { leg: key.0, old, new });
+            }
+        }
+    }
+
     /// Takes over legs and writes what differs, next hops over them included.
     pub(crate) fn set_legs(&mut self, legs: &[LegSpec], sink: &mut impl Sink) -> Result<NextHopsReport> {
-        self.legs = legs.iter().map(|leg| (leg.id, *leg)).collect();
+        let legs_now: BTreeMap<u8, LegSpec> = legs.iter().map(|leg| (leg.id, *leg)).collect();
+        for leg in legs {
+            // Also one that was away for a while: its flows still name what it was.
+            let (ifindex, vlan) = (leg.ifindex, leg.vlan.unwrap_or_default());
+            if self
+                .legs_known
+                .insert(leg.id, (ifindex, vlan))
+                .is_some_and(|old| old != (ifindex, vlan))
+            {
+                self.repairs.push(Repair::Leg {
+                    leg: leg.id,
+                    ifindex,
+                    vlan,
+                });
+            }
+        }
+        self.legs = legs_now;
         let wanted: BTreeMap<(u32, u16), Leg> = legs.iter().map(leg_entry).collect();
         let mut writes = 0;
         for leg in legs {
@@ -190,6 +263,12 @@ impl Mirror {
         }
         for index in surplus(&self.in_hops, &hops) {
             report.writes += self.write_hop(index, NextHop::default(), sink);
+        }
+        if !self.repairs.is_empty() {
+            let repairs = &self.repairs;
+            report.writes +=
+                sink.repair_last_hops(&|hop| repairs.iter().fold(hop, |hop, repair| repair.apply(hop)))?;
+            self.repairs.clear();
         }
         Ok(report)
     }

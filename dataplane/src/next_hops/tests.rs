@@ -2,7 +2,7 @@ use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 
 use ipnet::Ipv4Net;
-use onearm_dataplane_common::maps::{LOCAL_LEG, Leg, LegKey, NeighbourKey, Route};
+use onearm_dataplane_common::maps::{LOCAL_LEG, LastHop, Leg, LegKey, NeighbourKey, Route};
 use onearm_types::GroupId;
 use proptest::prelude::*;
 
@@ -48,6 +48,7 @@ struct Fake {
     routes: BTreeMap<Ipv4Net, Route>,
     legs: BTreeMap<(u32, u16), Leg>,
     ports: BTreeMap<u8, u32>,
+    last_hops: Vec<LastHop>,
     /// Every valid state any entry was seen in.
     seen: Vec<(u32, Way)>,
     writes: usize,
@@ -124,6 +125,14 @@ impl Sink for Fake {
         self.ports.remove(&leg);
         Ok(())
     }
+    fn repair_last_hops(&mut self, repaired: &dyn Fn(LastHop) -> LastHop) -> Result<usize> {
+        self.step()?;
+        let before = self.last_hops.clone();
+        for hop in &mut self.last_hops {
+            *hop = repaired(*hop);
+        }
+        Ok(before.iter().zip(&self.last_hops).filter(|(b, a)| b != a).count())
+    }
 }
 
 fn neighbours(entries: &[(u8, u8, Option<u8>)]) -> Vec<Neighbour> {
@@ -188,7 +197,7 @@ fn what_is_set_twice_is_written_once() {
 }
 
 #[test]
-fn a_new_mac_of_a_router_is_one_store_for_each_entry_behind_it() {
+fn b67_a_new_mac_of_a_router_is_one_store_for_each_entry_behind_it() {
     let (mut mirror, mut maps) = (Mirror::new(), Fake::default());
     let wanted = |m| NextHops {
         neighbours: neighbours(&[(0, 1, Some(m))]),
@@ -245,6 +254,78 @@ fn b130_a_leg_made_anew_moves_its_next_hops_to_the_new_index() {
         [(10, 0), (99, 100)]
     );
     assert_eq!(maps.ports[&1], 99);
+}
+
+fn last_hop(m: u8, ifindex: u32, leg: u8) -> LastHop {
+    LastHop {
+        mac: mac(m),
+        vlan: 0,
+        ifindex,
+        leg: u32::from(leg),
+    }
+}
+
+#[test]
+fn b67_clients_behind_a_router_follow_its_new_mac() {
+    let (mut mirror, mut maps) = (Mirror::new(), Fake::default());
+    let wanted = |entries: &[(u8, u8, Option<u8>)]| NextHops {
+        neighbours: neighbours(entries),
+        routes: vec![],
+    };
+    mirror.set_legs(&[leg(0)], &mut maps).unwrap();
+    mirror
+        .set(
+            &wanted(&[(0, 1, Some(1)), (0, 2, Some(2)), (0, 3, Some(2))]),
+            &mut maps,
+        )
+        .unwrap();
+    maps.last_hops = vec![
+        last_hop(1, 10, 0),
+        last_hop(2, 10, 0),
+        last_hop(1, 10, 1),
+        last_hop(9, 10, 0),
+    ];
+    // Router 1 has moved; address 3 has left the host that address 2 is still on.
+    mirror
+        .set(
+            &wanted(&[(0, 1, Some(7)), (0, 2, Some(2)), (0, 3, Some(8))]),
+            &mut maps,
+        )
+        .unwrap();
+    assert_eq!(
+        maps.last_hops,
+        [
+            last_hop(7, 10, 0),
+            last_hop(2, 10, 0),
+            last_hop(1, 10, 1),
+            last_hop(9, 10, 0)
+        ]
+    );
+    // Not resolved for a while, or not known: it moves when it has another MAC.
+    for gone in [vec![(0, 1, None)], vec![]] {
+        let before = maps.last_hops.clone();
+        mirror.set(&wanted(&gone), &mut maps).unwrap();
+        assert_eq!(maps.last_hops, before);
+    }
+    mirror.set(&wanted(&[(0, 1, Some(6))]), &mut maps).unwrap();
+    assert_eq!(maps.last_hops[0], last_hop(6, 10, 0));
+}
+
+#[test]
+fn b130_clients_follow_a_leg_that_was_made_anew_also_after_a_failure() {
+    let (mut mirror, mut maps) = (Mirror::new(), Fake::default());
+    mirror.set_legs(&[leg(0)], &mut maps).unwrap();
+    maps.last_hops = vec![last_hop(1, 10, 0), last_hop(1, 99, 3)];
+    mirror.set_legs(&[], &mut maps).unwrap();
+    let anew = LegSpec {
+        ifindex: 55,
+        ..leg(0)
+    };
+    maps.writes = 0;
+    maps.fail_at = Some(3);
+    assert!(mirror.set_legs(&[anew], &mut maps).is_err());
+    mirror.set_legs(&[anew], &mut maps).unwrap();
+    assert_eq!(maps.last_hops, [last_hop(1, 55, 0), last_hop(1, 99, 3)]);
 }
 
 #[test]

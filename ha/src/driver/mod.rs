@@ -1,0 +1,339 @@
+//! The HA thread: `poll` and `timerfd`, no runtime, no lock, no log, nothing that waits.
+//!
+//! Each turn reads the clock, *then* takes everything in (orders, leg, frames), then judges deadlines, then carries out.
+//! What is decided in a turn counts from the clock read at its beginning; a turn that stalls anywhere therefore ends by
+//! writing a lease that has already expired. Adverts of the peer, due deadlines and the end of the main process wake
+//! the thread; everything else is looked at in the turn that comes every 10 ms anyway.
+
+pub(crate) mod clock;
+mod counters;
+mod filter;
+mod leg;
+mod neighbour;
+mod privilege;
+mod router;
+mod sockets;
+
+use std::net::Ipv4Addr;
+use std::os::fd::{AsFd, OwnedFd};
+
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::time::TimeSpec;
+use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags};
+
+pub use clock::now;
+pub use counters::{DriverCounters, WireCounters};
+pub use privilege::Grants;
+pub(crate) use sockets::PacketSocket;
+
+use crate::announce;
+use crate::config::{Config, Transport};
+use crate::election::{ElectionCounters, Input};
+use crate::error::Error;
+use crate::process::{HEARTBEAT_NANOS, HaEnd, HaState, STATE_NANOS, ToHa, ToMain, Verdict, Watch};
+use crate::units::MonoTime;
+use crate::wire::Mac;
+use crate::wire::advert::GROUP;
+use crate::wire::frame::group_mac;
+use router::Router;
+
+/// Where the lease goes: one cell that the dataplane reads for every packet.
+pub trait LeaseSink {
+    /// Writes the deadline: nanoseconds of `CLOCK_MONOTONIC`, 0 for "no lease". Must be one store that never waits.
+    fn write(&mut self, deadline_ns: u64);
+}
+
+/// Why the HA thread ended; either way the lease is cleared and a release was sent if this node was Active.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Exit {
+    /// [`ToHa::Stop`].
+    Ordered,
+    /// The main process has ended. The caller exits, so that a new main process finds the interface free.
+    MainEnded,
+}
+
+/// Most orders taken in one turn.
+const ORDERS_PER_TURN: usize = 32;
+
+/// Runs until ordered to stop or the main process ends. `links` are held as long as it runs.
+///
+/// Not a runtime's thread: it must not share its thread with anything else.
+///
+/// # Errors
+/// [`Error::System`] if the timer cannot be made or waited for; the lease is cleared.
+pub fn run<S: LeaseSink>(
+    end: HaEnd,
+    mut sink: S,
+    grants: Grants,
+    links: Vec<OwnedFd>,
+) -> Result<Exit, Error> {
+    sink.write(0);
+    let timer = TimerFd::new(
+        ClockId::CLOCK_MONOTONIC,
+        TimerFlags::TFD_CLOEXEC | TimerFlags::TFD_NONBLOCK,
+    )
+    .map_err(Error::system("make timer"))?;
+    let now = clock::now();
+    let mut driver = Driver {
+        end,
+        sink,
+        grants,
+        links,
+        watch: Watch::new(now, u64::MAX),
+        router: None,
+        owned: Vec::new(),
+        owned_parts: Vec::new(),
+        counters: DriverCounters::default(),
+        turned_at: now,
+        beat_at: now,
+        state_at: now,
+        news: false,
+        exit: None,
+    };
+    let result = loop {
+        let next = driver.turn();
+        if let Some(exit) = driver.exit {
+            break Ok(exit);
+        }
+        if let Err(error) = driver.sleep(&timer, next) {
+            break Err(error);
+        }
+    };
+    driver.sink.write(0);
+    result
+}
+
+#[derive(Debug)]
+struct Driver<S> {
+    end: HaEnd,
+    sink: S,
+    grants: Grants,
+    links: Vec<OwnedFd>,
+    watch: Watch,
+    router: Option<Router>,
+    owned: Vec<Ipv4Addr>,
+    /// Parts of the next owned set.
+    owned_parts: Vec<Ipv4Addr>,
+    counters: DriverCounters,
+    turned_at: MonoTime,
+    /// When the next heartbeat is due.
+    beat_at: MonoTime,
+    /// When the next state is due.
+    state_at: MonoTime,
+    /// Something changed that the main process should see now.
+    news: bool,
+    exit: Option<Exit>,
+}
+
+impl<S: LeaseSink> Driver<S> {
+    /// One turn; returns when the next one is due.
+    fn turn(&mut self) -> MonoTime {
+        let now = clock::now();
+        self.counters.turns += 1;
+        self.counters.longest_gap_nanos = self.counters.longest_gap_nanos.max(now.since(self.turned_at));
+        self.turned_at = now;
+        self.take_orders(now);
+        if let Some(router) = &mut self.router {
+            self.news |= router.look_at_leg(now, &mut self.counters);
+            router.read(now, &mut self.counters);
+            match self.watch.look(now) {
+                Verdict::FellSilent => router.election.handle(now, Input::MainFellSilent),
+                Verdict::SpokeAgain => router.election.handle(now, Input::MainSpokeAgain),
+                Verdict::AsBefore => {}
+            }
+            router.election.handle(now, Input::DeadlineReached);
+        }
+        self.carry_out(now);
+        if let Some(router) = &mut self.router {
+            router.announce(now, &mut self.counters);
+        }
+        self.report(now);
+        self.router
+            .as_ref()
+            .and_then(Router::deadline)
+            .map_or(self.beat_at, |due| due.min(self.beat_at))
+    }
+
+    /// Sleeps until `next`, an advert of the peer, or the end of the main process.
+    fn sleep(&self, timer: &TimerFd, next: MonoTime) -> Result<(), Error> {
+        let nanos = next.as_nanos().max(1);
+        let at = TimeSpec::new(
+            (nanos / 1_000_000_000).cast_signed(),
+            (nanos % 1_000_000_000).cast_signed(),
+        );
+        timer
+            .set(Expiration::OneShot(at), TimerSetTimeFlags::TFD_TIMER_ABSTIME)
+            .map_err(Error::system("set timer"))?;
+        // Orders wait for the next turn; only the end of the pair is reported at once.
+        let mut sets = vec![
+            PollFd::new(timer.as_fd(), PollFlags::POLLIN),
+            PollFd::new(self.end.as_fd(), PollFlags::empty()),
+        ];
+        sets.extend(
+            self.router
+                .as_ref()
+                .and_then(Router::wakes)
+                .map(|fd| PollFd::new(fd, PollFlags::POLLIN)),
+        );
+        match poll(&mut sets, PollTimeout::NONE) {
+            Ok(_) | Err(Errno::EINTR) => Ok(()),
+            Err(errno) => Err(Error::system("wait for frames and deadlines")(errno)),
+        }
+    }
+
+    fn take_orders(&mut self, now: MonoTime) {
+        for _ in 0..ORDERS_PER_TURN {
+            match self.end.receive() {
+                Ok(Some(packet)) => {
+                    self.watch.heard(now);
+                    self.obey(now, packet.message, packet.descriptors);
+                }
+                Ok(None) => return,
+                Err(Error::PeerEnded) => {
+                    self.exit = Some(Exit::MainEnded);
+                    self.tell_election(now, Input::StopOrdered);
+                    return;
+                }
+                Err(_) => self.counters.messages_not_understood += 1,
+            }
+        }
+    }
+
+    fn obey(&mut self, now: MonoTime, message: ToHa, descriptors: Vec<OwnedFd>) {
+        match message {
+            ToHa::Heartbeat => {}
+            ToHa::Configure(config) => self.configure(now, *config),
+            ToHa::Owned { addresses, more } => {
+                self.owned_parts.extend_from_slice(&addresses);
+                self.owned_parts.truncate(announce::MAX_OWNED);
+                if !more {
+                    self.owned = std::mem::take(&mut self.owned_parts);
+                    if let Some(router) = &mut self.router {
+                        router.announcer.set_owned(now, &self.owned);
+                    }
+                }
+            }
+            ToHa::ConflictSeen(address) => {
+                if let Some(router) = &mut self.router {
+                    router
+                        .announcer
+                        .handle(now, announce::Input::ConflictSeen(address));
+                }
+            }
+            ToHa::HandOver => self.tell_election(now, Input::HandOverOrdered),
+            ToHa::Stop => {
+                self.exit = Some(Exit::Ordered);
+                self.tell_election(now, Input::StopOrdered);
+            }
+            ToHa::Hold { lease: _ } => close_aside(std::mem::replace(&mut self.links, descriptors)),
+        }
+    }
+
+    fn configure(&mut self, now: MonoTime, config: Config) {
+        let errors = config.errors();
+        if !errors.is_empty() {
+            let errors = errors.iter().map(ToString::to_string).collect();
+            self.tell(&ToMain::ConfigRefused(errors));
+            return;
+        }
+        self.news = true;
+        self.watch.allow(config.main_silence_nanos());
+        match &mut self.router {
+            Some(router) if router.config.same_router(&config) => router.reconfigure(now, config),
+            Some(_) | None => {
+                // Another router or leg: give up the old one in order first.
+                self.tell_election(now, Input::StopOrdered);
+                self.carry_out(now);
+                self.router = None;
+                match Router::new(now, config, &self.owned) {
+                    Ok(router) => self.router = Some(router),
+                    Err(error) => self.tell(&ToMain::ConfigRefused(vec![error.to_string()])),
+                }
+            }
+        }
+    }
+
+    fn tell_election(&mut self, now: MonoTime, input: Input) {
+        if let Some(router) = &mut self.router {
+            router.election.handle(now, input);
+        }
+    }
+
+    fn carry_out(&mut self, now: MonoTime) {
+        let Some(router) = &mut self.router else { return };
+        let mut messages = Vec::new();
+        router.carry_out(now, &mut self.sink, &mut self.counters, |message| {
+            messages.push(message);
+        });
+        self.news |= !messages.is_empty();
+        for message in &messages {
+            self.tell(message);
+        }
+    }
+
+    fn tell(&mut self, message: &ToMain) {
+        // A full queue or a dead main process: the latter is noticed when orders are taken.
+        if !self.end.try_send(message).unwrap_or(false) {
+            self.counters.messages_dropped += 1;
+        }
+    }
+
+    fn report(&mut self, now: MonoTime) {
+        if self.news || now >= self.state_at {
+            self.news = false;
+            self.state_at = now.plus(STATE_NANOS);
+            let state = self.state(now);
+            self.tell(&ToMain::State(Box::new(state)));
+        }
+        // A turn for an advert that comes shortly before the heartbeat is due serves for both.
+        if now.plus(HEARTBEAT_NANOS / 4) >= self.beat_at {
+            self.beat_at = now.plus(HEARTBEAT_NANOS);
+            self.tell(&ToMain::Heartbeat);
+        }
+    }
+
+    fn state(&mut self, now: MonoTime) -> HaState {
+        if let Some(router) = &mut self.router {
+            router.count_losses();
+        }
+        let router = self.router.as_ref();
+        HaState {
+            at: now,
+            election: router.map(|router| router.election.status()),
+            election_counters: router
+                .map_or_else(ElectionCounters::default, |router| *router.election.counters()),
+            announce_counters: router
+                .map(|router| *router.announcer.counters())
+                .unwrap_or_default(),
+            wire_counters: router.map(|router| router.wire).unwrap_or_default(),
+            driver_counters: self.counters,
+            mac: router.and_then(Router::mac),
+            leg_fault: router.and_then(Router::leg_fault),
+            peer_mac: router.and_then(|router| router.peer_mac),
+            owned: router.map_or(self.owned.len(), |router| router.announcer.owned()),
+            grants: self.grants,
+            held: self.links.len(),
+        }
+    }
+}
+
+/// Closes descriptors on a thread of its own: detaching a program waits for the kernel, for up to 84 ms.
+fn close_aside(descriptors: Vec<OwnedFd>) {
+    if descriptors.is_empty() {
+        return;
+    }
+    let thread = std::thread::Builder::new()
+        .name("close".into())
+        .stack_size(64 * 1024);
+    // Without a thread the closure, and the descriptors in it, are dropped here.
+    thread.spawn(move || drop(descriptors)).ok();
+}
+
+/// Where an advert goes. `peer` is the peer's Ethernet address if it is needed and known.
+pub(crate) fn advert_destination(config: &Config, peer: Option<Mac>) -> (Mac, Ipv4Addr) {
+    match config.transport {
+        Transport::Multicast => (group_mac(GROUP), GROUP),
+        Transport::Unicast => (peer.unwrap_or(Mac::BROADCAST), config.peer),
+    }
+}

@@ -1,0 +1,167 @@
+//! The leg's two packet sockets: adverts of the peer, and everything else worth hearing.
+
+use std::io::{self, IoSliceMut};
+use std::net::Ipv4Addr;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+
+use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg, setsockopt, sockopt};
+use nix::sys::time::TimeSpec;
+use socket2::{Domain, Protocol, SockFilter, Socket, Type};
+
+use super::filter;
+use crate::sys;
+use crate::wire::frame::ETHERTYPE_IPV4;
+
+/// `ETH_P_ALL`.
+const EVERY_ETHERTYPE: u16 = 0x0003;
+/// Longest frame read; an advert of ours has 34 + 8 + 16 × 4 bytes, the longest there is 34 + 8 + 255 × 4.
+pub(super) const FRAME_MAX: usize = 1518;
+/// Receive buffer of the advert socket, bytes of kernel memory: some 300 frames.
+const ADVERT_BUFFER: usize = 256 * 1024;
+/// Receive buffer of the other socket.
+const OTHER_BUFFER: usize = 128 * 1024;
+/// Most frames one reading takes from a socket; more than its buffer holds, so everything that had arrived when the
+/// reading began is read, and a flood cannot hold the reader.
+const MOST_PER_READING: usize = 1_024;
+/// Queueing priority of control traffic (`TC_PRIO_CONTROL`).
+const PRIORITY_CONTROL: u32 = 7;
+
+/// An open packet socket bound to one interface.
+#[derive(Debug)]
+pub(crate) struct PacketSocket {
+    socket: Socket,
+}
+
+impl PacketSocket {
+    /// Opens, filters and binds.
+    pub(crate) fn open(
+        ifindex: u32,
+        ethertype: u16,
+        filters: &[SockFilter],
+        receive_buffer: usize,
+    ) -> io::Result<Self> {
+        // Protocol 0: nothing is received before bind, so nothing of other interfaces is.
+        let socket = Socket::new(
+            Domain::PACKET,
+            Type::RAW.nonblocking().cloexec(),
+            Some(Protocol::from(0)),
+        )?;
+        socket.attach_filter(filters)?;
+        socket.set_recv_buffer_size(receive_buffer)?;
+        socket.set_priority(PRIORITY_CONTROL)?;
+        setsockopt(&socket, sockopt::ReceiveTimestampns, &true)?;
+        sys::ignore_outgoing(socket.as_fd())?;
+        sys::bind_packet(socket.as_fd(), ethertype, ifindex)?;
+        Ok(Self { socket })
+    }
+
+    /// A socket that only sends.
+    pub(crate) fn open_sender(ifindex: u32) -> io::Result<Self> {
+        Self::open(ifindex, ETHERTYPE_IPV4, &filter::nothing(), 0)
+    }
+
+    /// Gives one frame to the kernel, through the queueing discipline (an egress filter sees it). A full queue is an
+    /// error, never a wait.
+    pub(crate) fn send(&self, frame: &[u8]) -> io::Result<()> {
+        match self.socket.send(frame)? {
+            sent if sent == frame.len() => Ok(()),
+            _ => Err(io::ErrorKind::WriteZero.into()),
+        }
+    }
+
+    /// Reads what has arrived; `hear` gets each frame with its wall-clock receive time.
+    ///
+    /// # Errors
+    /// `ENETDOWN` once after the interface went down; frames read before have been handed over.
+    fn read(&self, mut hear: impl FnMut(&[u8], Option<TimeSpec>)) -> io::Result<()> {
+        let mut buffer = [0; FRAME_MAX];
+        let mut control = nix::cmsg_space!(TimeSpec);
+        for _ in 0..MOST_PER_READING {
+            let mut parts = [IoSliceMut::new(&mut buffer)];
+            let message = recvmsg::<()>(
+                self.socket.as_raw_fd(),
+                &mut parts,
+                Some(&mut control),
+                MsgFlags::MSG_DONTWAIT,
+            );
+            let (length, stamp) = match message {
+                Ok(message) => {
+                    let stamp = message.cmsgs()?.find_map(|part| match part {
+                        ControlMessageOwned::ScmTimestampns(stamp) => Some(stamp),
+                        _ => None,
+                    });
+                    (message.bytes, stamp)
+                }
+                Err(nix::errno::Errno::EAGAIN) => return Ok(()),
+                Err(nix::errno::Errno::EINTR) => continue,
+                Err(errno) => return Err(errno.into()),
+            };
+            hear(&buffer[..length.min(FRAME_MAX)], stamp);
+        }
+        Ok(())
+    }
+}
+
+/// Both sockets of a leg.
+#[derive(Debug)]
+pub(super) struct LegSockets {
+    adverts: PacketSocket,
+    others: PacketSocket,
+}
+
+impl LegSockets {
+    pub(super) fn open(ifindex: u32, peer: Ipv4Addr) -> io::Result<Self> {
+        Ok(Self {
+            adverts: PacketSocket::open(
+                ifindex,
+                ETHERTYPE_IPV4,
+                &filter::peer_adverts(peer),
+                ADVERT_BUFFER,
+            )?,
+            others: PacketSocket::open(
+                ifindex,
+                EVERY_ETHERTYPE,
+                &filter::everything_else(peer),
+                OTHER_BUFFER,
+            )?,
+        })
+    }
+
+    /// To be polled: only adverts of the peer wake the thread.
+    pub(super) fn wakes(&self) -> BorrowedFd<'_> {
+        self.adverts.socket.as_fd()
+    }
+
+    /// Reads both sockets; the peer's adverts first.
+    pub(super) fn read(&self, mut hear: impl FnMut(Heard, &[u8], Option<TimeSpec>)) -> io::Result<()> {
+        let adverts = self
+            .adverts
+            .read(|frame, stamp| hear(Heard::PeerAdvert, frame, stamp));
+        let others = self.others.read(|frame, stamp| hear(Heard::Other, frame, stamp));
+        adverts.and(others)
+    }
+
+    pub(super) fn send_advert(&self, frame: &[u8]) -> io::Result<()> {
+        self.adverts.send(frame)
+    }
+
+    /// Through the socket of all Ethernet types, so that the kernel reads the type from the frame.
+    pub(super) fn send_arp(&self, frame: &[u8]) -> io::Result<()> {
+        self.others.send(frame)
+    }
+
+    /// Frames lost because a buffer was full since the last call: of the peer's adverts, of others.
+    pub(super) fn drops(&self) -> (u64, u64) {
+        let of = |socket: &PacketSocket| sys::packet_drops(socket.socket.as_fd()).map_or(0, u64::from);
+        (of(&self.adverts), of(&self.others))
+    }
+}
+
+/// Which socket a frame came from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Heard {
+    /// An advert with the peer's source address.
+    PeerAdvert,
+    /// ARP, or an advert of somebody else.
+    Other,
+}

@@ -1,0 +1,138 @@
+//! What the two processes tell each other: one JSON value a packet.
+
+use std::net::Ipv4Addr;
+
+use serde::{Deserialize, Serialize};
+
+use crate::announce::AnnounceCounters;
+use crate::config::Config;
+use crate::driver::{DriverCounters, Grants, WireCounters};
+use crate::election::{Alarm, ElectionCounters, ElectionStatus, LegFault, Transition};
+use crate::units::MonoTime;
+use crate::wire::Mac;
+
+/// Most addresses of one [`ToHa::Owned`].
+pub const OWNED_PER_MESSAGE: usize = 1_024;
+
+/// From the main process to the HA process.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum ToHa {
+    /// The main process is alive and means it: sent by the part of it that does the work, every
+    /// [`super::HEARTBEAT_NANOS`].
+    Heartbeat,
+    /// First, or other, settings. Must have no [`Config::errors`]; one that has is refused with
+    /// [`ToMain::ConfigRefused`].
+    Configure(Box<Config>),
+    /// A part of the owned set; the set is complete with the part that has `more = false`. See [`owned_messages`].
+    Owned {
+        /// At most [`OWNED_PER_MESSAGE`], in order of announcement.
+        addresses: Vec<Ipv4Addr>,
+        /// Whether another part follows.
+        more: bool,
+    },
+    /// The dataplane saw somebody else claim this owned address.
+    ConflictSeen(Ipv4Addr),
+    /// Give ownership to the peer.
+    HandOver,
+    /// Hand over if Active, then end.
+    Stop,
+    /// Descriptors come with this packet: the map of the lease cell first if `lease` is set, then the XDP links, to be
+    /// held instead of the ones before.
+    Hold {
+        /// Whether the first descriptor is the lease map.
+        lease: bool,
+    },
+}
+
+/// The packets that carry the owned set `addresses`.
+pub fn owned_messages(addresses: &[Ipv4Addr]) -> Vec<ToHa> {
+    let parts: Vec<_> = addresses.chunks(OWNED_PER_MESSAGE).collect();
+    if parts.is_empty() {
+        return vec![ToHa::Owned {
+            addresses: Vec::new(),
+            more: false,
+        }];
+    }
+    let last = parts.len() - 1;
+    parts
+        .iter()
+        .enumerate()
+        .map(|(number, part)| ToHa::Owned {
+            addresses: part.to_vec(),
+            more: number != last,
+        })
+        .collect()
+}
+
+/// From the HA process to the main process. None of it is repeated when lost, except that a later [`Self::State`]
+/// tells everything anew.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum ToMain {
+    /// The HA thread turns; every [`super::HEARTBEAT_NANOS`].
+    Heartbeat,
+    /// Everything there is to know; on every change of role or leg, and every [`super::STATE_NANOS`].
+    State(Box<HaState>),
+    /// The role changed. To be logged by the main process: the HA thread writes no log.
+    Transition(Transition),
+    /// An operator may have to act.
+    Alarm(Alarm),
+    /// A configuration was not taken over, and why.
+    ConfigRefused(Vec<String>),
+}
+
+/// The HA process as an operator sees it. All moments are of `CLOCK_MONOTONIC`, comparable with the main process's.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct HaState {
+    /// When this was written.
+    pub at: MonoTime,
+    /// Role, leg fault, priorities, learned interval, lease deadline; `None` before the first configuration.
+    pub election: Option<ElectionStatus>,
+    /// Counters of the election.
+    pub election_counters: ElectionCounters,
+    /// Counters of the announcements.
+    pub announce_counters: AnnounceCounters,
+    /// Counters of received frames.
+    pub wire_counters: WireCounters,
+    /// Counters of the thread.
+    pub driver_counters: DriverCounters,
+    /// The leg's Ethernet address when last read.
+    pub mac: Option<Mac>,
+    /// What is wrong with the leg.
+    pub leg_fault: Option<LegFault>,
+    /// The peer's Ethernet address, from its last advert.
+    pub peer_mac: Option<Mac>,
+    /// Number of owned addresses.
+    pub owned: usize,
+    /// What the kernel granted.
+    pub grants: Grants,
+    /// Descriptors held (XDP links).
+    pub held: usize,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_owned_set_is_cut_into_parts_and_an_empty_one_is_told() {
+        let addresses: Vec<_> = (0..2_500).map(|n| Ipv4Addr::from(0x0a00_0000 + n)).collect();
+        let messages = owned_messages(&addresses);
+        let mut joined = Vec::new();
+        for (number, message) in messages.iter().enumerate() {
+            let ToHa::Owned { addresses, more } = message else {
+                panic!("{message:?}")
+            };
+            assert_eq!(*more, number != 2);
+            assert!(serde_json::to_vec(message).unwrap().len() <= super::super::MESSAGE_MAX);
+            joined.extend_from_slice(addresses);
+        }
+        assert_eq!(joined, addresses);
+        assert_eq!(
+            owned_messages(&[]),
+            [ToHa::Owned {
+                addresses: Vec::new(),
+                more: false
+            }]
+        );
+    }
+}

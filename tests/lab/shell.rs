@@ -76,7 +76,7 @@ fn greeting(lab: &OneArm, wanted: &Wanted) -> String {
         for node in NODES {
             writeln!(
                 text,
-                "onearm-{node}() {{ {node} {bin}/onearm --run-dir {dir}/{node}/run \"$@\"; }}"
+                "onearm-{node}() {{ {node} {bin}/onearm \"$@\" --run-dir {dir}/{node}/run; }}"
             )
             .ok();
         }

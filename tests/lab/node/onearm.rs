@@ -95,15 +95,16 @@ impl OnearmNode {
         line
     }
 
-    /// Runs `onearm --run-dir … ARGS` in the node's namespace; status and output as they are.
+    /// Runs `onearm ARGS --run-dir …` in the node's namespace; status and output as they are.
     ///
     /// # Errors
     /// When it cannot be started.
     pub fn cli(&self, args: &[&str]) -> Result<std::process::Output> {
         let program = self.bin_dir.join("onearm").display().to_string();
         let run_dir = self.dir.join("run").display().to_string();
-        let mut argv = vec![program.as_str(), "--run-dir", &run_dir];
+        let mut argv = vec![program.as_str()];
         argv.extend(args);
+        argv.extend(["--run-dir", &run_dir]);
         self.ns.output(&argv)
     }
 
@@ -115,7 +116,8 @@ impl OnearmNode {
         let mut all = args.to_vec();
         all.push("--json");
         let output = self.cli(&all)?;
-        if !output.status.success() {
+        // 1 says that something is unhealthy, and prints all the same.
+        if !matches!(output.status.code(), Some(0 | 1)) || output.stdout.is_empty() {
             bail!(
                 "{}: `onearm {}` failed ({}): {}",
                 self.short(),
@@ -219,7 +221,11 @@ impl Node for OnearmNode {
             bail!("{}: onearmd has ended: {}", self.short(), tail(&log));
         }
         // Until the control socket answers, the node is neither.
-        let Ok(status) = self.ask(&["status"]) else {
+        let output = self.cli(&["status", "--json"])?;
+        if output.status.code() == Some(2) {
+            bail!("`onearm status` does not understand the lab: {}", String::from_utf8_lossy(&output.stderr));
+        }
+        let Ok(status) = serde_json::from_slice::<Value>(&output.stdout) else {
             return Ok(Role::Neither);
         };
         Ok(match status.get("state").and_then(Value::as_str) {

@@ -154,7 +154,8 @@ impl Dataplane {
     }
 
     /// Puts the egress gate on an interface: ARP and packets of an owned sender leave only under a valid lease. Journal
-    /// the record; [`egress_gate::remove`] takes it away again, also from another process.
+    /// the record; [`egress_gate::remove`] takes it away again, also from another process. A filter that an earlier
+    /// process left is replaced; the record of that process stays the one that knows whether the qdisc was ours.
     ///
     /// # Errors
     /// [`Error::EgressGate`], [`Error::MissingProgram`].
@@ -198,5 +199,23 @@ impl Dataplane {
     /// The consumer of the programs' events; there is one, `None` after the first call.
     pub fn take_events(&mut self) -> Option<Events> {
         self.maps.events.take().map(Events::new)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Dataplane;
+    use crate::{EventStream, Events, Expiry, FlowTable, LeaseCell};
+
+    #[test]
+    fn what_other_threads_need_can_be_given_to_them() {
+        fn movable<T: Send + 'static>() {}
+        fn shared<T: Send + Sync + 'static>() {}
+        movable::<Dataplane>();
+        movable::<Events>();
+        movable::<EventStream>();
+        movable::<Expiry>();
+        shared::<LeaseCell>();
+        shared::<FlowTable>();
     }
 }

@@ -568,7 +568,7 @@ fn health_flapping_for_ever_does_not_use_up_the_scheduler_space() {
     let mut web = service("web", 80, &[10, 11, 12]);
     web.scheduler = Scheduler::Maglev;
     bench.apply(&tables(vec![web])).unwrap();
-    for n in 0..40_000 {
+    for n in 0..20_000 {
         let change = ServerChange {
             service: "web".into(),
             server: id(10),
@@ -578,7 +578,7 @@ fn health_flapping_for_ever_does_not_use_up_the_scheduler_space() {
         bench.change(&[change]).unwrap();
     }
     assert!(bench.maps.look_up(80).unwrap().1.contains(&server(10)));
-    assert!(bench.maps.graces > 100);
+    assert!(bench.maps.graces > 50);
 }
 
 #[test]
@@ -733,7 +733,6 @@ fn op() -> impl Strategy<Value = Op> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(64))]
 
     /// The maps always show exactly the last tables that were accepted, with the changes since.
     #[test]

@@ -66,20 +66,19 @@ fn deal(
     takes_part: impl Fn(&Candidate) -> bool,
 ) {
     let mut free = slots.iter().filter(|slot| slot.is_none()).count();
-    let mut players: Vec<(usize, u32, Permutation)> = (servers.iter().zip(permutations).enumerate())
+    let mut players: Vec<(usize, Permutation)> = (servers.iter().zip(permutations).enumerate())
         .filter(|(_, (server, _))| takes_part(server))
-        .map(|(at, (_, permutation))| (at, 0, *permutation))
+        .map(|(at, (_, permutation))| (at, *permutation))
         .collect();
-    let Some(heaviest) = players
-        .iter()
-        .map(|(at, ..)| u32::from(servers[*at].weight))
-        .max()
-    else {
+    let weight = |at: usize| u32::from(servers[at].weight);
+    let Some(heaviest) = players.iter().map(|(at, _)| weight(*at)).max() else {
         return;
     };
+    // Half a turn each at the start: the light ones are rounded to the nearest, not down.
+    let mut credits = vec![heaviest / 2; players.len()];
     while free > 0 {
-        for (at, credit, permutation) in &mut players {
-            *credit += u32::from(servers[*at].weight);
+        for ((at, permutation), credit) in players.iter_mut().zip(&mut credits) {
+            *credit += weight(*at);
             if *credit < heaviest || free == 0 {
                 continue;
             }

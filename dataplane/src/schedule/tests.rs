@@ -179,7 +179,6 @@ fn candidates() -> impl Strategy<Value = Vec<Candidate>> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
     fn equal_weights_agree_with_maglev_of_the_paper(n in 1_usize..40, key in any::<[u64; 2]>()) {
@@ -236,11 +235,13 @@ proptest! {
         for at in live {
             let weight = usize::from(set[at].weight);
             prop_assert_eq!(count(&sequence, at) * total, weight * sequence.len());
-            // In every prefix a server is within one turn of its fair share... of the servers it shares with.
+            // In every prefix a server is less than a turn ahead of its fair share (only one that is owed is chosen), and
+            // not long behind.
             let mut seen = 0;
             for (turn, entry) in (1..).zip(&sequence) {
                 seen += usize::from(usize::from(*entry) == at);
-                prop_assert!((seen * total).abs_diff(turn * weight) <= total, "server {} turn {}", at, turn);
+                prop_assert!(seen * total < turn * weight + total, "server {} ahead at turn {}", at, turn);
+                prop_assert!(seen * total + 3 * total > turn * weight, "server {} behind at turn {}", at, turn);
             }
         }
     }

@@ -7,6 +7,7 @@ use std::time::Duration;
 use ipnet::Ipv4Net;
 use onearm_dataplane_common::maps;
 
+use super::ports::blocks;
 use super::{Hairpin, ServiceSpec, Tables, TablesError};
 
 pub(super) type Result<T> = std::result::Result<T, TablesError>;
@@ -57,6 +58,18 @@ pub(super) fn tables(tables: &Tables) -> Result<()> {
         "hairpin prefixes",
         listed.sum(),
         maps::MAX_HAIRPIN_PREFIXES / maps::SLOTS,
+    )?;
+
+    // A range of ports takes several prefixes of the trie.
+    let prefixes = tables
+        .services
+        .iter()
+        .flat_map(|s| &s.ports)
+        .map(|range| blocks(range).len());
+    at_most(
+        "prefixes of service ports",
+        prefixes.sum(),
+        maps::MAX_SERVICE_KEYS / maps::SLOTS,
     )?;
 
     once("owned address", tables.owned.iter().map(|o| o.addr))?;

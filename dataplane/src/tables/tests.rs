@@ -196,6 +196,29 @@ fn what_does_not_fit_is_refused_with_numbers() {
     );
 }
 
+#[test]
+fn ports_that_take_more_prefixes_than_the_trie_has_are_refused() {
+    let error = refused(|t| {
+        // 30 prefixes each, the worst a range can be.
+        t.services = (0..2_300)
+            .map(|n| ServiceSpec {
+                ports: vec![1..=65_534],
+                ..service(&format!("s{n}"))
+            })
+            .collect();
+    });
+    assert!(
+        matches!(
+            error,
+            TablesError::TooMany {
+                what: "prefixes of service ports",
+                ..
+            }
+        ),
+        "{error}"
+    );
+}
+
 fn many_server(n: u32) -> ServerSpec {
     ServerSpec {
         id: ServerId {

@@ -182,7 +182,7 @@ impl Dataplane {
     pub fn set_epoch(&mut self, epoch: u64) {
         let node = self.node.incarnation_base >> 56 << 56;
         self.node.incarnation_base = node | (epoch & 0xffff) << 40;
-        // Odd, so that successive epochs start far apart in any range of ports.
+        // 2^64 / golden ratio: successive epochs start far apart in any range of ports.
         self.node.snat_shift = epoch.wrapping_mul(0x9e37_79b9_7f4a_7c15);
         self.write_node();
     }

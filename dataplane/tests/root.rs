@@ -481,6 +481,7 @@ fn neighbours() -> NextHops {
 fn a_flow_the_programs_make_is_listed_expired_and_then_its_indexes_are_free() {
     in_namespace(|| {
         let (mut dataplane, _lease) = active(&[VIP], vec![service()]);
+        dataplane.set_epoch(0x5_0007);
         dataplane.set_next_hops(&neighbours()).unwrap();
         let call = || {
             drop(TcpStream::connect_timeout(
@@ -509,6 +510,7 @@ fn a_flow_the_programs_make_is_listed_expired_and_then_its_indexes_are_free() {
             (flow.client.ip().to_string().as_str(), flow.mode),
             (CLIENT, Mode::BothNat)
         );
+        assert_eq!(flow.incarnation >> 40, 1 << 16 | 7, "node and epoch");
         assert_eq!(flows.half_open(), 1);
         let traffic = dataplane.traffic().unwrap();
         assert_eq!((traffic[0].name.as_str(), traffic[0].traffic.flows), ("web", 1));

@@ -261,7 +261,14 @@ impl Announcer {
                 self.outputs.clear();
                 self.refill(0);
             }
-            (State::Owner(_), Input::AnnouncementsDoubtful) => self.refill(self.settings.rounds),
+            (State::Owner(schedule), Input::AnnouncementsDoubtful) => {
+                self.refill(self.settings.rounds);
+                // The next pass does not wait for its time; the pace bounds this, however often it is asked for.
+                self.state = State::Owner(Schedule {
+                    next_pass_at: now,
+                    ..schedule
+                });
+            }
             (State::Owner(_), Input::ConflictSeen(address)) => self.answer_conflict(now, address),
             (State::Owner(schedule), Input::SendFailed(address)) => {
                 self.counters.send_errors += 1;

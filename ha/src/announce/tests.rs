@@ -197,6 +197,8 @@ fn b12_doubtful_announcements_are_made_anew_during_and_after_a_pass() {
     let mut bench = Bench::owner(settings(), 10);
     bench.pass(60_000 * MS);
     bench.give(Input::AnnouncementsDoubtful);
+    bench.pass(100 * MS);
+    assert_eq!(bench.times_told(address(3)), 4, "at once");
     bench.pass(60_000 * MS);
     assert_eq!(bench.times_told(address(3)), 6);
     bench.give(Input::AnnouncementsDoubtful);

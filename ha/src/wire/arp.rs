@@ -120,7 +120,8 @@ impl Arp {
     pub const fn gratuitous(address: Ipv4Addr, mac: Mac, form: Form) -> Self {
         let (operation, target_mac) = match form {
             Form::Request => (Operation::Request, Mac::ZERO),
-            Form::Reply => (Operation::Reply, Mac::BROADCAST),
+            // Linux takes a reply for gratuitous only if the target's MAC is the sender's.
+            Form::Reply => (Operation::Reply, mac),
         };
         Self {
             operation,
@@ -162,7 +163,7 @@ mod tests {
         0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x02, 0, 0, 0, 0, 0x0a, 0x08, 0x06,
         0, 1, 0x08, 0x00, 6, 4, 0, 2,
         0x02, 0, 0, 0, 0, 0x0a, 192, 168, 100, 100,
-        0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 192, 168, 100, 100,
+        0x02, 0, 0, 0, 0, 0x0a, 192, 168, 100, 100,
     ];
 
     #[test]

@@ -1,0 +1,162 @@
+//! A switch with three ports in namespaces of their own: node A, node B, client.
+//!
+//! ```text
+//!   A eth0 192.0.2.11 ──┐
+//!   B eth0 192.0.2.12 ──┤ bridge br0 (namespace sw)
+//!   C eth0 192.0.2.101 ─┘        VIP 192.0.2.10
+//! ```
+
+use std::fs::File;
+use std::net::Ipv4Addr;
+use std::process::{Command, Output};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use nix::sched::{CloneFlags, setns};
+use onearm_ha::driver::now;
+
+pub(crate) const A: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 11);
+pub(crate) const B: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 12);
+pub(crate) const VIP: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 10);
+
+static NEXT: AtomicU32 = AtomicU32::new(0);
+
+pub(crate) struct Lab {
+    prefix: String,
+}
+
+impl Lab {
+    /// Needs root; fails without.
+    pub(crate) fn new() -> Self {
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let lab = Self {
+            prefix: format!("oaha{}-{number}", std::process::id()),
+        };
+        for space in ["sw", "a", "b", "c"] {
+            run(&format!("ip netns add {}", lab.name(space)));
+            lab.ip(space, "link set lo up");
+        }
+        lab.ip("sw", "link add br0 type bridge mcast_snooping 0 forward_delay 0");
+        lab.ip("sw", "link set br0 up");
+        for (node, address) in [("a", "192.0.2.11"), ("b", "192.0.2.12"), ("c", "192.0.2.101")] {
+            lab.plug(node);
+            lab.ip(node, &format!("addr add {address}/24 dev eth0"));
+        }
+        lab.run_in(
+            "c",
+            "sysctl -qw net.ipv4.conf.all.arp_accept=1 net.ipv4.conf.eth0.arp_accept=1",
+        );
+        lab
+    }
+
+    /// A new interface `eth0` in `node`, up, without address.
+    pub(crate) fn plug(&self, node: &str) {
+        let inside = self.name(node);
+        self.ip(
+            "sw",
+            &format!("link add p{node} type veth peer name eth0 netns {inside}"),
+        );
+        self.ip("sw", &format!("link set p{node} master br0 up"));
+        self.ip(node, "link set eth0 up");
+    }
+
+    pub(crate) fn name(&self, space: &str) -> String {
+        format!("{}-{space}", self.prefix)
+    }
+
+    pub(crate) fn ip(&self, space: &str, arguments: &str) {
+        run(&format!("ip -n {} {arguments}", self.name(space)));
+    }
+
+    pub(crate) fn run_in(&self, space: &str, command: &str) -> String {
+        run(&format!("ip netns exec {} {command}", self.name(space)))
+    }
+
+    /// A command that goes on in a namespace.
+    pub(crate) fn command_in(&self, space: &str, program: &str) -> Command {
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", &self.name(space), program]);
+        command
+    }
+
+    /// Runs `body` in a thread that lives in the namespace.
+    pub(crate) fn within<T: Send + 'static>(
+        &self,
+        space: &str,
+        body: impl FnOnce() -> T + Send + 'static,
+    ) -> JoinHandle<T> {
+        let path = format!("/run/netns/{}", self.name(space));
+        std::thread::spawn(move || {
+            let file = File::open(path).unwrap();
+            setns(file, CloneFlags::CLONE_NEWNET).unwrap();
+            body()
+        })
+    }
+
+    pub(crate) fn mac(&self, node: &str) -> String {
+        self.run_in(node, "cat /sys/class/net/eth0/address")
+            .trim()
+            .to_owned()
+    }
+
+    /// The MAC the client has for the VIP.
+    pub(crate) fn client_sees(&self) -> Option<String> {
+        let entry = self.run_in("c", &format!("ip neigh show {VIP} dev eth0"));
+        let mut words = entry.split_whitespace();
+        words.find(|word| *word == "lladdr")?;
+        words.next().map(str::to_owned)
+    }
+
+    /// Adverts and everything else stop at the port; the carrier stays.
+    pub(crate) fn block(&self, node: &str) {
+        self.run_in("sw", &format!("bridge link set dev p{node} state 0"));
+    }
+
+    pub(crate) fn unblock(&self, node: &str) {
+        self.run_in("sw", &format!("bridge link set dev p{node} state 3"));
+    }
+}
+
+impl Drop for Lab {
+    fn drop(&mut self) {
+        for space in ["a", "b", "c", "sw"] {
+            Command::new("ip")
+                .args(["netns", "del", &self.name(space)])
+                .status()
+                .ok();
+        }
+    }
+}
+
+fn run(command: &str) -> String {
+    let mut words = command.split_whitespace();
+    let Output {
+        status,
+        stdout,
+        stderr,
+    } = Command::new(words.next().unwrap()).args(words).output().unwrap();
+    assert!(
+        status.success(),
+        "{command}: {}",
+        String::from_utf8_lossy(&stderr)
+    );
+    String::from_utf8(stdout).unwrap()
+}
+
+/// Waits until `condition` holds; panics after `limit`. Returns the milliseconds it took.
+#[track_caller]
+pub(crate) fn wait_until(what: &str, limit: Duration, mut condition: impl FnMut() -> bool) -> u64 {
+    let begun = now();
+    loop {
+        let waited = now().since(begun) / 1_000_000;
+        if condition() {
+            return waited;
+        }
+        assert!(
+            u128::from(waited) < limit.as_millis(),
+            "{what}: not within {limit:?}"
+        );
+        std::thread::park_timeout(Duration::from_millis(1));
+    }
+}

@@ -176,7 +176,17 @@ fn entries(state_dir: &StateDir, found: &Found, changes: &[Change]) -> Vec<Entry
     if !known(&Lent::marks()) {
         entries.push(entry(None, Lent::marks()));
     }
-    entries.extend(changes.iter().filter_map(|change| match change {
+    // A value that somebody changes again and again is the same debt each time.
+    let owed = |entry: &Entry| {
+        let same = |e: &&Entry| {
+            e.place == entry.place
+                && e.lent.is_about_the_same(&entry.lent)
+                && matches!((&e.device, &entry.device), (Some(a), Some(b)) if a.is_same(b))
+        };
+        let last = state_dir.entries().iter().rev().find(same);
+        last.is_some_and(|last| last.lent == entry.lent)
+    };
+    let settings = changes.iter().filter_map(|change| match change {
         Change::SetSysctl { leg, key, old, new } => {
             let lent = Lent::Sysctl {
                 key: key.clone(),
@@ -199,7 +209,8 @@ fn entries(state_dir: &StateDir, found: &Found, changes: &[Change]) -> Vec<Entry
             Some(entry(Some(found.devices.get(leg)?), lent))
         }
         _ => None,
-    }));
+    });
+    entries.extend(settings.filter(|entry| !owed(entry)));
     entries
 }
 

@@ -74,6 +74,13 @@ pub enum Error {
         /// The lock file.
         path: PathBuf,
     },
+    /// A thread could not be started.
+    #[error("cannot start a thread")]
+    Thread {
+        /// Reason.
+        #[source]
+        source: io::Error,
+    },
     /// Not everything was as desired after the last attempt.
     #[error(
         "{} changes still outstanding after {attempts} attempts, first {first:?}",
@@ -97,7 +104,8 @@ impl Error {
             | Self::List { source, .. }
             | Self::Apply { source, .. }
             | Self::Ethtool { source, .. }
-            | Self::Sysctl { source, .. } => is_transient(source),
+            | Self::Sysctl { source, .. }
+            | Self::Thread { source } => is_transient(source),
             Self::NotVerified { .. } => true,
             Self::Journal { .. } | Self::InUse { .. } => false,
         }

@@ -15,6 +15,7 @@
 mod apply;
 mod diff;
 mod error;
+mod handle;
 mod journal;
 mod kernel;
 pub mod marks;
@@ -22,15 +23,22 @@ mod name;
 mod netlink;
 pub mod offload;
 mod query;
+mod reconcile;
 mod restore;
 mod state;
 mod sysctl;
+mod watch;
 
 pub use diff::{Change, diff};
 pub use error::Error;
+pub use handle::{Ended, Netcfg};
 pub use journal::{Device, Entry, Lent, Place, StateDir};
 pub use kernel::Kernel;
 pub use name::{Family, IfName, InvalidName, LegSysctl, Mac};
 pub use query::{Fault, Found};
+pub use reconcile::{Event, Status};
 pub use restore::{Outcome, Restored, Returned, Thing, restore};
 pub use state::{Desired, Holding, Leg, LegState, Route, RouteKind, Rule, RuleAction, State};
+pub use watch::{
+    LegPicture, LinkPicture, MirrorRoute, NextHop, Picture, PictureClosed, Presence, wait_for_leg,
+};

@@ -114,18 +114,20 @@ pub(crate) fn add(ifindex: u32, address: IpAddr, replace: bool) -> Message {
 }
 
 /// Asks a resolved neighbour of ours at once whether it is still there, under the address it has.
-pub(crate) fn probe(ifindex: u32, address: IpAddr, mac: Mac) -> Message {
+///
+/// Two steps: the kernel ignores a state that is given together with "managed", and takes the flag away without it.
+pub(crate) fn probe(ifindex: u32, address: IpAddr, mac: Mac) -> [Message; 2] {
     let fixed = fixed(
         number_of(Family::of(address)),
         ifindex,
         NUD_PROBE,
         NTF_EXT_LEARNED,
     );
-    Message::new(libc::RTM_NEWNEIGH, libc::NLM_F_REPLACE, &fixed)
+    let ask = Message::new(libc::RTM_NEWNEIGH, libc::NLM_F_REPLACE, &fixed)
         .address(libc::NDA_DST, address)
         .attribute(libc::NDA_LLADDR, &mac.0)
-        .attribute(NDA_PROTOCOL, &[marks::PROTOCOL])
-        .number(NDA_FLAGS_EXT, NTF_EXT_MANAGED)
+        .attribute(NDA_PROTOCOL, &[marks::PROTOCOL]);
+    [ask, add(ifindex, address, true)]
 }
 
 /// Removes a neighbour.

@@ -29,8 +29,8 @@ fn every_reader(frame: Frame<'_>) {
         let frame = Frame { kind, ..frame };
         drop(link::read(frame));
         let _: Option<_> = address::read(frame);
-        drop(neighbour::read(frame).map(|neighbour| (neighbour.usable(), neighbour.holding())));
-        drop(route::read(frame).map(|route| route.ours()));
+        let _: Option<_> = neighbour::read(frame).map(|neighbour| (neighbour.usable(), neighbour.holding()));
+        let _: Option<_> = route::read(frame).map(|route| route.ours());
         drop(rule::read(frame));
         drop(ethtool::read_features(frame));
     }

@@ -2,6 +2,9 @@
 //!
 //! Root only: `cargo test -p onearm-netcfg --test netns -- --ignored`. Without root they fail.
 
+#![expect(clippy::unwrap_used, reason = "a test may fail")]
+
 mod guards;
 mod lab;
+mod living;
 mod restoring;

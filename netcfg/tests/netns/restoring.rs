@@ -265,14 +265,13 @@ fn an_entry_without_its_change_does_no_harm_and_a_chain_of_changes_goes_back_to_
             },
         };
         // (entries, value in the kernel, value after restore)
-        let cases: [(&[(&str, &str)], &str, &str); 5] = [
-            (&[("1", "0")], "1", "1"),
+        for (entries, value, after) in [
+            (&[("1", "0")][..], "1", "1"),
             (&[("1", "0")], "0", "1"),
             (&[("1", "0"), ("0", "2")], "2", "1"),
             (&[("1", "0"), ("0", "2")], "0", "1"),
             (&[("1", "0"), ("2", "0")], "2", "2"),
-        ];
-        for (entries, value, after) in cases {
+        ] {
             let mut state = StateDir::acquire(directory.path()).unwrap();
             state
                 .record(entries.iter().map(|(old, written)| entry(old, written)).collect())
@@ -283,6 +282,36 @@ fn an_entry_without_its_change_does_no_harm_and_a_chain_of_changes_goes_back_to_
             let found = sh("sysctl -n net.ipv4.conf.leg0.send_redirects");
             assert_eq!(found.trim(), after, "{entries:?} with {value}");
         }
+    });
+}
+
+/// A manager that writes its value again and again must not fill the disk.
+#[test]
+#[ignore = "needs root"]
+fn the_same_debt_is_written_down_once_and_another_value_is_another_debt() {
+    in_fresh_namespace(|| {
+        let _far = lan();
+        let directory = tempfile::tempdir().unwrap();
+        let mut state = StateDir::acquire(directory.path()).unwrap();
+        let mut kernel = Kernel::open().unwrap();
+        let mut entries = Vec::new();
+        for value in ["1", "1", "1", "2", "2"] {
+            sh(&format!(
+                "sysctl -qw net.ipv4.conf.leg0.send_redirects={value}; ethtool -K leg0 gro on"
+            ));
+            kernel.apply(&mut state, &lan_desired(false)).unwrap();
+            assert_eq!(sh("sysctl -n net.ipv4.conf.leg0.send_redirects"), "0\n");
+            entries.push(state.entries().len());
+        }
+        // Marks, one setting, two offloads; then the other value.
+        assert_eq!(entries, [4, 4, 4, 5, 5]);
+        drop(state);
+        restored(directory.path());
+        assert_eq!(
+            sh("sysctl -n net.ipv4.conf.leg0.send_redirects"),
+            "2\n",
+            "the last word of others"
+        );
     });
 }
 

@@ -5,4 +5,5 @@ pub mod check;
 pub mod cli;
 pub mod config;
 pub mod control;
+pub mod daemon;
 pub mod health;

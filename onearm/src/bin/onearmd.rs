@@ -1,2 +1,7 @@
-//! onearmd.
-fn main() {}
+//! The daemon of one node.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    onearm::daemon::main()
+}

@@ -1,0 +1,27 @@
+//! The main process of a node: wiring of configuration, kernel, dataplane, election, health and control.
+//!
+//! ```text
+//! start ── node_loop ── node ──► plan ──► dataplane, netcfg          (a pass: what is wanted, minus what was done)
+//!              │  ▲
+//!              │  └── picture, health, hello, dataplane and kernel events
+//!              └───── ha_link ◄──► ha_process                        (the other process)
+//! backend ──► board, dataplane, health                               (answers to `onearm`)
+//! ```
+
+mod backend;
+mod board;
+mod clock;
+mod expiry;
+mod gates;
+mod ha_link;
+mod ha_process;
+mod hello;
+mod legs;
+mod node;
+mod node_loop;
+mod options;
+mod plan;
+mod probe;
+mod start;
+
+pub use start::main;

@@ -1,0 +1,274 @@
+//! Answers of the control API, from the board, the dataplane and the health checks.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddrV4;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use onearm_dataplane::{
+    Dataplane, FlowFilter, FlowInfo, FlowTable, LeaseCell, Protocol, ServiceTraffic, Traffic as Counted,
+};
+
+use crate::config::{Loaded, ServerConfig, ServiceConfig};
+use crate::control::{
+    ConfigStatus, ControlBackend, DataplaneStatus, EventList, EventQuery, FlowEntry, FlowList, FlowQuery,
+    HaStatus, LeaseStatus, NodeState, NodeStatus, PeerStatus, ProbeRequest, ProbeResult, Refusal,
+    RefusalKind, ServerHealth, ServerStatus, ServiceStatus, Status, Traffic,
+};
+use crate::health::{Health, ServerKey};
+
+use super::board::Board;
+use super::clock;
+use super::probe;
+
+/// The daemon as the control API sees it.
+#[derive(Debug)]
+pub(crate) struct Backend {
+    /// Both files.
+    pub(crate) loaded: Arc<Loaded>,
+    /// What is known.
+    pub(crate) board: Arc<Board>,
+    /// The tables and counters; locked in threads that may block.
+    pub(crate) dataplane: Arc<Mutex<Dataplane>>,
+    /// The flow table.
+    pub(crate) flows: Arc<FlowTable>,
+    /// The lease.
+    pub(crate) lease: LeaseCell,
+    /// The checks.
+    pub(crate) health: Health,
+    /// When the daemon started, CLOCK_MONOTONIC ns.
+    pub(crate) started_ns: u64,
+}
+
+impl Backend {
+    /// Runs `ask` on the dataplane in a thread that may block.
+    async fn ask<T: Send + 'static>(
+        &self,
+        ask: impl FnOnce(&Dataplane) -> Result<T, onearm_dataplane::Error> + Send + 'static,
+    ) -> Result<T, Refusal> {
+        let dataplane = Arc::clone(&self.dataplane);
+        let asked = tokio::task::spawn_blocking(move || {
+            ask(&dataplane.lock().unwrap_or_else(PoisonError::into_inner))
+        });
+        match asked.await {
+            Ok(Ok(answer)) => Ok(answer),
+            Ok(Err(error)) => Err(Refusal::internal(error.to_string())),
+            Err(error) => Err(Refusal::internal(error.to_string())),
+        }
+    }
+
+    fn lease_status(&self, now_ns: u64, epoch: u64) -> LeaseStatus {
+        let deadline_ns = self.lease.read();
+        let remaining_ns = i128::from(deadline_ns) - i128::from(now_ns);
+        LeaseStatus {
+            valid: deadline_ns > now_ns,
+            deadline_ns,
+            remaining_us: i64::try_from(remaining_ns / 1_000).unwrap_or(i64::MIN),
+            epoch,
+        }
+    }
+
+    fn config_status(&self, peer: Option<&str>) -> ConfigStatus {
+        let digest = self.loaded.pair.digest().to_string();
+        let differs = peer.is_some_and(|p| p != digest);
+        ConfigStatus {
+            digest,
+            peer_digest: peer.map(str::to_owned),
+            differs,
+        }
+    }
+}
+
+impl ControlBackend for Backend {
+    async fn status(&self) -> Result<Status, Refusal> {
+        let counters = self.ask(|d| Ok((d.counters()?, d.map_bytes()))).await?;
+        let (counters, map_bytes) = counters;
+        let (node, pair) = (&self.loaded.node, &self.loaded.pair);
+        let now_ns = clock::monotonic_ns();
+        let ms_since = |at_ns: u64| now_ns.saturating_sub(at_ns) / 1_000_000;
+        let facts = self.board.facts();
+        let config = self.config_status(facts.hello.as_ref().map(|h| &*h.digest));
+        let mut warnings: Vec<String> = facts.warnings.values().flatten().cloned().collect();
+        warnings.push(
+            "auth = \"none\": any host on the segment can move the VIPs; one owner holds for honest single faults only"
+                .to_owned(),
+        );
+        if config.differs {
+            let peer = facts.hello.as_ref().map_or("the peer", |h| &h.name);
+            warnings.push(format!("{peer} runs another pair.toml: compare the two files, then restart the node whose file is wrong"));
+        }
+        Ok(Status {
+            node: NodeStatus {
+                name: node.name.clone(),
+                id: node.id,
+                version: env!("CARGO_PKG_VERSION").to_owned(),
+                uptime_ms: ms_since(self.started_ns),
+            },
+            state: facts.state,
+            since_ms: ms_since(facts.since_ns),
+            reason: facts.reason.clone(),
+            lease: self.lease_status(now_ns, facts.epoch),
+            peer: PeerStatus {
+                last_seen_ms: facts.peer_heard_ns.map(ms_since),
+                ..facts.peer.clone()
+            },
+            legs: facts.legs.clone(),
+            config,
+            ha: HaStatus {
+                vrid: pair.ha.vrid,
+                priority: node.priority,
+                effective_priority: facts.effective_priority,
+                advert_interval_ms: u64::try_from(pair.ha.advert_interval.as_millis()).unwrap_or(u64::MAX),
+                auth: pair.ha.auth.as_str().to_owned(),
+                preempt: pair.ha.preempt,
+                realtime: facts.realtime,
+                counters: facts.ha_counters.clone(),
+            },
+            dataplane: DataplaneStatus {
+                flows: facts.flows,
+                half_open: self.flows.half_open(),
+                max_flows: u64::from(pair.limits.max_flows),
+                max_half_open: u64::from(pair.limits.half_open),
+                map_bytes,
+                counters: counters
+                    .all
+                    .into_iter()
+                    .map(|(name, n)| (name.to_owned(), n))
+                    .collect(),
+            },
+            warnings,
+        })
+    }
+
+    async fn services(&self) -> Result<Vec<ServiceStatus>, Refusal> {
+        let traffic: BTreeMap<String, ServiceTraffic> = self
+            .ask(|d| Ok(d.traffic()?.into_iter().map(|t| (t.name.clone(), t)).collect()))
+            .await?;
+        let services = self.loaded.pair.services.iter();
+        Ok(services
+            .map(|s| service_status(s, traffic.get(&s.name), &self.health))
+            .collect())
+    }
+
+    async fn flows(&self, query: FlowQuery) -> Result<FlowList, Refusal> {
+        let filter = FlowFilter {
+            client: query.client,
+            vip: query.vip,
+            server: query.server,
+            ..FlowFilter::default()
+        };
+        let (table, limit) = (Arc::clone(&self.flows), query.limit as usize);
+        let listed =
+            tokio::task::spawn_blocking(move || table.list(&filter, limit, clock::monotonic_ns())).await;
+        let listing = listed.map_err(|e| Refusal::internal(e.to_string()))?;
+        let services = &self.loaded.pair.services;
+        let flows = listing.flows.iter().map(|f| flow_entry(f, services)).collect();
+        Ok(FlowList {
+            flows,
+            matched: listing.matched,
+        })
+    }
+
+    async fn events(&self, query: EventQuery) -> Result<EventList, Refusal> {
+        Ok(self.board.events(query))
+    }
+
+    async fn probe(&self, request: ProbeRequest) -> Result<ProbeResult, Refusal> {
+        if self.board.facts().state == NodeState::Active {
+            return Err(Refusal {
+                kind: RefusalKind::Refused,
+                message: "this node is the Active: its own packets to a VIP never leave it; ask the Standby"
+                    .to_owned(),
+            });
+        }
+        Ok(probe::probe(&self.loaded.node.name, request).await)
+    }
+}
+
+fn service_status(
+    service: &ServiceConfig,
+    traffic: Option<&ServiceTraffic>,
+    health: &Health,
+) -> ServiceStatus {
+    ServiceStatus {
+        name: service.name.clone(),
+        vip: service.vip,
+        protocol: service.protocol.as_str().to_owned(),
+        ports: service.ports.iter().map(ToString::to_string).collect(),
+        mode: service.mode.as_str().to_owned(),
+        scheduler: service.scheduler.as_str().to_owned(),
+        traffic: traffic.map(|t| counted(&t.traffic)).unwrap_or_default(),
+        servers: service
+            .servers
+            .iter()
+            .map(|s| server_status(service, s, traffic, health))
+            .collect(),
+    }
+}
+
+fn server_status(
+    service: &ServiceConfig,
+    server: &ServerConfig,
+    traffic: Option<&ServiceTraffic>,
+    health: &Health,
+) -> ServerStatus {
+    let key = ServerKey {
+        service: service.name.clone(),
+        server: server.name.clone(),
+    };
+    let id = super::plan::server_id(server);
+    let own = traffic.and_then(|t| t.servers.iter().find(|s| s.id == id));
+    let view = health.view(&key);
+    let in_rotation = view.as_ref().is_none_or(|v| v.in_rotation);
+    ServerStatus {
+        name: server.name.clone(),
+        address: server.address,
+        port: server.port,
+        weight: server.weight,
+        effective_weight: if in_rotation { server.weight } else { 0 },
+        health: view.as_ref().map_or(ServerHealth::Unchecked, |v| v.health),
+        last_check: view.and_then(|v| v.last_check),
+        traffic: own.map(|s| counted(&s.traffic)).unwrap_or_default(),
+    }
+}
+
+fn counted(traffic: &Counted) -> Traffic {
+    Traffic {
+        flows: traffic.flows,
+        packets_in: traffic.packets_in,
+        bytes_in: traffic.bytes_in,
+        packets_out: traffic.packets_out,
+        bytes_out: traffic.bytes_out,
+        refused: traffic.refused,
+    }
+}
+
+fn flow_entry(flow: &FlowInfo, services: &[ServiceConfig]) -> FlowEntry {
+    let protocol = match flow.protocol {
+        Some(Protocol::Tcp) => "tcp",
+        Some(Protocol::Udp) => "udp",
+        None => "icmp",
+    };
+    let called = |s: &&ServiceConfig| {
+        s.vip == *flow.vip.ip()
+            && s.protocol.as_str() == protocol
+            && s.ports
+                .iter()
+                .any(|p| (p.first()..=p.last()).contains(&flow.vip.port()))
+    };
+    FlowEntry {
+        protocol: protocol.to_owned(),
+        client: flow.client,
+        vip: flow.vip,
+        server: flow.server,
+        snat: Some(flow.source).filter(|s: &SocketAddrV4| *s != flow.client),
+        service: services.iter().find(called).map(|s| s.name.clone()),
+        state: match flow.state {
+            onearm_dataplane::FlowState::HalfOpen => "half-open",
+            onearm_dataplane::FlowState::Established => "established",
+            onearm_dataplane::FlowState::Closing => "closing",
+        }
+        .to_owned(),
+        idle_ms: flow.idle_ms,
+        expires_ms: flow.expires_ms,
+    }
+}

@@ -1,0 +1,115 @@
+//! What the daemon knows at this moment, for status and events: written by the main loop, read by the control API.
+
+use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use crate::control::{EventList, EventLog, EventQuery, LegStatus, NewEvent, NodeState, PeerStatus, Severity};
+
+use super::clock;
+use super::hello::Hello;
+
+/// The board. Locked for moments only, never across a wait.
+#[derive(Debug)]
+pub(crate) struct Board(Mutex<Facts>);
+
+/// What stands on the board.
+#[derive(Debug)]
+pub(crate) struct Facts {
+    /// Role as the HA process told last; `Initialize` while it does not run.
+    pub(crate) state: NodeState,
+    /// When that role began, CLOCK_MONOTONIC ns.
+    pub(crate) since_ns: u64,
+    /// What brought it there.
+    pub(crate) reason: String,
+    /// Term of ownership.
+    pub(crate) epoch: u64,
+    /// The peer as its adverts show it, and when the last one came (CLOCK_MONOTONIC ns).
+    pub(crate) peer: PeerStatus,
+    /// When the last advert of the peer came, CLOCK_MONOTONIC ns.
+    pub(crate) peer_heard_ns: Option<u64>,
+    /// Priority in use.
+    pub(crate) effective_priority: u8,
+    /// Real-time priority was granted to the HA process.
+    pub(crate) realtime: bool,
+    /// Counters of the HA process.
+    pub(crate) ha_counters: BTreeMap<String, u64>,
+    /// Legs in the order of `node.toml`.
+    pub(crate) legs: Vec<LegStatus>,
+    /// The peer's word on its configuration.
+    pub(crate) hello: Option<Hello>,
+    /// Flows at the end of the last pass over the table.
+    pub(crate) flows: u64,
+    /// What an operator should know, by source, so that each can be taken back: `leg:lan`, `netcfg`, `config`.
+    pub(crate) warnings: BTreeMap<String, Vec<String>>,
+    /// The last events.
+    pub(crate) events: EventLog,
+}
+
+impl Board {
+    /// A board on which nothing has happened yet.
+    pub(crate) fn new(priority: u8, peer: Ipv4Addr) -> Self {
+        Self(Mutex::new(Facts {
+            state: NodeState::Initialize,
+            since_ns: clock::monotonic_ns(),
+            reason: "starting".to_owned(),
+            epoch: 0,
+            peer: PeerStatus {
+                address: Some(peer),
+                ..PeerStatus::default()
+            },
+            peer_heard_ns: None,
+            effective_priority: priority,
+            realtime: false,
+            ha_counters: BTreeMap::new(),
+            legs: Vec::new(),
+            hello: None,
+            flows: 0,
+            warnings: BTreeMap::new(),
+            events: EventLog::default(),
+        }))
+    }
+
+    /// The facts. A panic of another holder left them whole: every writer assigns complete values.
+    pub(crate) fn facts(&self) -> MutexGuard<'_, Facts> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sets the warnings of one source; none takes them back.
+    pub(crate) fn warn(&self, source: &str, warnings: Vec<String>) {
+        let mut facts = self.facts();
+        if warnings.is_empty() {
+            facts.warnings.remove(source);
+        } else {
+            facts.warnings.insert(source.to_owned(), warnings);
+        }
+    }
+
+    /// Records an event and logs it.
+    pub(crate) fn record(
+        &self,
+        severity: Severity,
+        kind: &'static str,
+        message: String,
+        remedy: impl Into<String>,
+    ) {
+        let remedy = remedy.into();
+        match severity {
+            Severity::Info => tracing::info!(kind, %message, "event"),
+            Severity::Warning => tracing::warn!(kind, %message, %remedy, "event"),
+            Severity::Error => tracing::error!(kind, %message, %remedy, "event"),
+        }
+        let event = NewEvent {
+            severity,
+            kind,
+            message,
+            remedy,
+        };
+        self.facts().events.record(clock::wall_ms(), event);
+    }
+
+    /// Events after `query.since`.
+    pub(crate) fn events(&self, query: EventQuery) -> EventList {
+        self.facts().events.list(query)
+    }
+}

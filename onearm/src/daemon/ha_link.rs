@@ -1,0 +1,227 @@
+//! The main process's side of the HA process: starting it, orders, news, and acting in its place when it dies.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use nix::sys::signal::{Signal, kill};
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::unistd::Pid;
+use onearm_dataplane::LeaseCell;
+use onearm_ha::config::Config;
+use onearm_ha::process::{FromHa, Guardian, HEARTBEAT_NANOS, MainEnd, ToHa, ToMain, owned_messages, spawn};
+use tokio::sync::mpsc;
+use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
+
+use super::ha_process::Cell;
+
+/// News kept for a main loop that is late; a [`ToMain::State`] that does not fit is told anew 200 ms later.
+const NEWS: usize = 256;
+/// How long an order may wait for room in the socket.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// How often the reading thread looks whether anybody still wants news.
+const LOOK: Duration = Duration::from_secs(1);
+/// How long the HA process may take to hand over and end.
+const STOP_LIMIT: Duration = Duration::from_secs(2);
+
+/// What came of the HA process.
+#[derive(Debug)]
+pub(crate) enum News {
+    /// It says something.
+    Message(ToMain),
+    /// It has ended. The lease is cleared and the peer told, unless the end was ordered.
+    Ended,
+}
+
+/// A running HA process.
+#[derive(Debug)]
+pub(crate) struct HaLink {
+    end: Arc<MainEnd>,
+    child: Child,
+    ordered: Arc<AtomicBool>,
+    beating: tokio::task::JoinHandle<()>,
+    config: Config,
+}
+
+impl HaLink {
+    /// Starts it, gives it the lease map and the links, and its settings.
+    ///
+    /// # Errors
+    /// Any step; a process that was started is ended again.
+    pub(crate) fn start(
+        config: Config,
+        owned: &[std::net::Ipv4Addr],
+        lease_map: &OwnedFd,
+        links: &[OwnedFd],
+        lease: LeaseCell,
+    ) -> anyhow::Result<(Self, mpsc::Receiver<News>)> {
+        let guardian = Guardian::prepare(&config)?;
+        let mut command = Command::new("/proc/self/exe");
+        command.arg("--ha-process").stdout(Stdio::null());
+        let (child, end) = spawn(command)?;
+        let end = Arc::new(end);
+        let ordered = Arc::new(AtomicBool::new(false));
+        let beating = tokio::spawn(beat(Arc::clone(&end)));
+        let link = Self {
+            end,
+            child,
+            ordered,
+            beating,
+            config,
+        };
+        let (news, heard) = mpsc::channel(NEWS);
+        let begun = link
+            .begin(owned, lease_map, links)
+            .and_then(|()| link.listen(guardian, lease, news));
+        match begun {
+            Ok(()) => Ok((link, heard)),
+            Err(error) => {
+                link.kill();
+                Err(error)
+            }
+        }
+    }
+
+    fn begin(
+        &self,
+        owned: &[std::net::Ipv4Addr],
+        lease_map: &OwnedFd,
+        links: &[OwnedFd],
+    ) -> anyhow::Result<()> {
+        let links: Vec<_> = links.iter().map(AsFd::as_fd).collect();
+        self.end.hold(Some(lease_map.as_fd()), &links, PATIENCE)?;
+        self.end
+            .send(&ToHa::Configure(Box::new(self.config.clone())), PATIENCE)?;
+        for message in owned_messages(owned) {
+            self.end.send(&message, PATIENCE)?;
+        }
+        Ok(())
+    }
+
+    /// Reads in a thread of its own: the end of the HA process is acted on there, however busy the main loop is.
+    fn listen(
+        &self,
+        mut guardian: Guardian,
+        lease: LeaseCell,
+        news: mpsc::Sender<News>,
+    ) -> anyhow::Result<()> {
+        let (end, ordered) = (Arc::clone(&self.end), Arc::clone(&self.ordered));
+        let read = move || {
+            let mut cell = Cell(lease);
+            while !news.is_closed() {
+                match end.receive(LOOK) {
+                    Ok(FromHa::Message(ToMain::Heartbeat) | FromHa::Nothing) => {}
+                    Ok(FromHa::Message(message)) => {
+                        if let Err(error) = news.try_send(News::Message(message)) {
+                            tracing::debug!(%error, "news of the HA process dropped");
+                        }
+                    }
+                    Ok(FromHa::Ended) => {
+                        if !ordered.load(Ordering::Acquire)
+                            && let Err(error) = guardian.act(&mut cell)
+                        {
+                            tracing::error!(%error, "the peer could not be told of the HA process's death");
+                        }
+                        // The loop may be late, but it must learn of this.
+                        drop(news.blocking_send(News::Ended));
+                        return;
+                    }
+                    Err(error) => tracing::warn!(%error, "HA process not understood"),
+                }
+            }
+        };
+        thread::Builder::new()
+            .name("ha-link".to_owned())
+            .spawn(read)
+            .context("no thread for the HA process")?;
+        Ok(())
+    }
+
+    /// Settings it was given last.
+    pub(crate) const fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// Gives it other settings.
+    ///
+    /// # Errors
+    /// When it takes no orders.
+    pub(crate) fn configure(&mut self, config: Config) -> anyhow::Result<()> {
+        self.end
+            .send(&ToHa::Configure(Box::new(config.clone())), PATIENCE)?;
+        self.config = config;
+        Ok(())
+    }
+
+    /// Gives it the links of programs attached anew.
+    ///
+    /// # Errors
+    /// When it takes no orders.
+    pub(crate) fn hold(&self, links: &[OwnedFd]) -> anyhow::Result<()> {
+        let links: Vec<_> = links.iter().map(AsFd::as_fd).collect();
+        Ok(self.end.hold(None, &links, PATIENCE)?)
+    }
+
+    /// Tells it that the dataplane saw somebody claim an owned address. Dropped when it has no room: the claim will be
+    /// repeated.
+    pub(crate) fn conflict(&self, address: std::net::Ipv4Addr) {
+        if let Err(error) = self.end.try_send(&ToHa::ConflictSeen(address)) {
+            tracing::debug!(%error, "conflict not passed on");
+        }
+    }
+
+    /// Orders the end: it hands over if Active. Waits for it, and kills it if it does not end.
+    pub(crate) async fn stop(self, news: &mut mpsc::Receiver<News>) {
+        self.ordered.store(true, Ordering::Release);
+        if let Err(error) = self.end.send(&ToHa::Stop, PATIENCE) {
+            tracing::warn!(%error, "the HA process takes no orders");
+        }
+        let ended = async { while !matches!(news.recv().await, Some(News::Ended) | None) {} };
+        if timeout(STOP_LIMIT, ended).await.is_err() {
+            tracing::warn!("the HA process did not end in time");
+        }
+        self.kill();
+    }
+
+    /// Ends the process if it has not ended, and takes its exit status.
+    pub(crate) fn kill(mut self) {
+        self.beating.abort();
+        let Ok(pid) = i32::try_from(self.child.id()).map(Pid::from_raw) else {
+            return;
+        };
+        if !matches!(
+            waitpid(pid, Some(WaitPidFlag::WNOHANG)),
+            Ok(WaitStatus::StillAlive)
+        ) {
+            return;
+        }
+        if let Err(error) = kill(pid, Signal::SIGKILL) {
+            tracing::warn!(%error, "the HA process could not be killed");
+        }
+        if let Err(error) = self.child.wait() {
+            tracing::debug!(%error, "the HA process had been waited for");
+        }
+    }
+}
+
+/// Heartbeats from the runtime that does the work: when that hangs, the HA process hands over.
+async fn beat(end: Arc<MainEnd>) {
+    let mut tick = interval(Duration::from_nanos(HEARTBEAT_NANOS));
+    tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut complained = None::<Instant>;
+    loop {
+        tick.tick().await;
+        match end.try_send(&ToHa::Heartbeat) {
+            Err(onearm_ha::Error::PeerEnded) => return,
+            Err(error) if complained.is_none_or(|at| at.elapsed() > LOOK) => {
+                complained = Some(Instant::now());
+                tracing::warn!(%error, "heartbeat not sent");
+            }
+            Ok(_) | Err(_) => {}
+        }
+    }
+}

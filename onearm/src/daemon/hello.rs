@@ -1,0 +1,145 @@
+//! The two main processes tell each other which configuration they run: one small UDP datagram a second between the
+//! nodes' own addresses on the leg.
+//!
+//! Unauthenticated, and nothing but a warning in status depends on it: a stranger who forges one can make an operator
+//! compare two files. It goes when the authenticated stream between the nodes exists.
+
+use std::io;
+use std::net::{Ipv4Addr, SocketAddrV4};
+use std::time::Duration;
+
+use onearm_types::NodeId;
+use serde::{Deserialize, Serialize};
+use tokio::net::UdpSocket;
+use tokio::sync::watch;
+use tokio::time::{Instant, MissedTickBehavior, interval};
+
+/// UDP port on both nodes.
+pub(crate) const HELLO_PORT: u16 = 8470;
+/// Pause between hellos.
+const PERIOD: Duration = Duration::from_secs(1);
+/// A peer that was silent for so long is unknown again.
+const FORGET_AFTER: Duration = Duration::from_secs(5);
+/// Longest datagram in bytes; a longer one is cut by the kernel and then does not parse.
+const MAX_LEN: usize = 1_024;
+
+/// What a node says of itself.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Hello {
+    /// Format, 1.
+    pub(crate) format: u32,
+    /// `name` of `node.toml`.
+    pub(crate) name: String,
+    /// `id` of `node.toml`.
+    pub(crate) id: NodeId,
+    /// Version of the daemon.
+    pub(crate) version: String,
+    /// Digest of the pair's configuration, hexadecimal.
+    pub(crate) digest: String,
+}
+
+/// Format of [`Hello`].
+pub(crate) const FORMAT: u32 = 1;
+
+/// Exchanges hellos until the receiver of `heard` is gone. A missing or changing own address is waited for: the socket is
+/// made anew after an error.
+pub(crate) async fn exchange(
+    own: Ipv4Addr,
+    peer: Ipv4Addr,
+    hello: Hello,
+    heard: watch::Sender<Option<Hello>>,
+) {
+    let datagram = serde_json::to_vec(&hello).expect("a struct of strings is JSON");
+    let mut tick = interval(PERIOD);
+    tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut socket = None;
+    let mut last: Option<Instant> = None;
+    let mut buffer = [0; MAX_LEN];
+    while !heard.is_closed() {
+        if socket.is_none() {
+            socket = open(own)
+                .await
+                .inspect_err(|error| tracing::debug!(%error, "hello socket"))
+                .ok();
+        }
+        // Cancel-safe: a tick is not lost when the other branch ends first, and `recv_from` takes a datagram or nothing.
+        tokio::select! {
+            _ = tick.tick() => {
+                if let Some(s) = &socket
+                    && let Err(error) = s.send_to(&datagram, SocketAddrV4::new(peer, HELLO_PORT)).await
+                {
+                    tracing::debug!(%error, "hello not sent");
+                    // A refused datagram is the peer's daemon being down; anything else may be our address gone.
+                    if error.kind() != io::ErrorKind::ConnectionRefused {
+                        socket = None;
+                    }
+                }
+                if last.is_some_and(|at| at.elapsed() > FORGET_AFTER) {
+                    last = None;
+                    heard.send_replace(None);
+                }
+            }
+            received = receive(socket.as_ref(), &mut buffer) => {
+                if let Some(hello) = received.and_then(|(len, from)| accept(&buffer[..len], from, peer)) {
+                    last = Some(Instant::now());
+                    heard.send_if_modified(|known| {
+                        let new = known.as_ref() != Some(&hello);
+                        *known = Some(hello);
+                        new
+                    });
+                }
+            }
+        }
+    }
+}
+
+async fn open(own: Ipv4Addr) -> io::Result<UdpSocket> {
+    UdpSocket::bind(SocketAddrV4::new(own, HELLO_PORT)).await
+}
+
+async fn receive(socket: Option<&UdpSocket>, buffer: &mut [u8]) -> Option<(usize, std::net::SocketAddr)> {
+    match socket {
+        Some(socket) => socket.recv_from(buffer).await.ok(),
+        None => std::future::pending().await,
+    }
+}
+
+fn accept(datagram: &[u8], from: std::net::SocketAddr, peer: Ipv4Addr) -> Option<Hello> {
+    let from_peer = from.ip() == std::net::IpAddr::V4(peer);
+    serde_json::from_slice::<Hello>(datagram)
+        .ok()
+        .filter(|h| from_peer && h.format == FORMAT)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{FORMAT, Hello, accept};
+    use onearm_types::NodeId;
+    use std::net::Ipv4Addr;
+
+    #[test]
+    fn only_a_well_formed_hello_of_the_peer_is_taken() {
+        let peer = Ipv4Addr::new(192, 168, 100, 3);
+        let hello = Hello {
+            format: FORMAT,
+            name: "lb2".into(),
+            id: NodeId::new(2).unwrap(),
+            version: "0.1.0".into(),
+            digest: "ab".into(),
+        };
+        let bytes = serde_json::to_vec(&hello).unwrap();
+        let from = |ip: &str| format!("{ip}:8470").parse().unwrap();
+        assert_eq!(accept(&bytes, from("192.168.100.3"), peer), Some(hello.clone()));
+        assert_eq!(accept(&bytes, from("192.168.100.9"), peer), None);
+        assert_eq!(
+            accept(&bytes[..bytes.len() - 1], from("192.168.100.3"), peer),
+            None
+        );
+        let newer = serde_json::to_vec(&Hello {
+            format: FORMAT + 1,
+            ..hello
+        })
+        .unwrap();
+        assert_eq!(accept(&newer, from("192.168.100.3"), peer), None);
+    }
+}

@@ -1,0 +1,376 @@
+//! The main process's loop: inputs of all kinds in, the dataplane and the kernel brought to what they ask for.
+//!
+//! One pass, [`Node::settle`], compares what is wanted with what was done last and does the difference: guards first, then
+//! programs, then tables, then next hops. Every input only says that something may have changed; a pass that failed
+//! half-way is made again after [`RETRY`], so no failure needs a way of its own.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use onearm_dataplane::{Dataplane, LegSpec, NextHops, ServerChange, Tables};
+use onearm_netcfg::{Desired, Netcfg, Picture};
+use tokio::sync::watch;
+use tokio::task::spawn_blocking;
+use tokio::time::timeout;
+
+use crate::config::{Leg, Loaded};
+use crate::control::{NodeState, Severity};
+use crate::health::{Health, ServerKey};
+
+use super::board::Board;
+use super::gates::Gates;
+use super::legs::{Legs, lock};
+use super::plan::{self, LegUse};
+
+/// A pass that left something undone is made again after this.
+pub(crate) const RETRY: Duration = Duration::from_secs(1);
+/// Guards are waited for so long before a leg is given up until the next pass.
+const GUARDS_LIMIT: Duration = Duration::from_secs(3);
+
+/// What the election says, as far as it concerns the dataplane and the kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Ownership {
+    /// This node's role.
+    pub(crate) state: NodeState,
+    /// Term.
+    pub(crate) epoch: u64,
+    /// The peer is heard as the Active.
+    pub(crate) peer_is_active: bool,
+    /// The peer's MAC on the leg.
+    pub(crate) peer_mac: Option<[u8; 6]>,
+}
+
+/// Everything a pass needs, and what the last one did.
+pub(crate) struct Node {
+    /// Both files.
+    pub(crate) loaded: Arc<Loaded>,
+    /// For status and events.
+    pub(crate) board: Arc<Board>,
+    /// Programs and maps.
+    pub(crate) dataplane: Arc<Mutex<Dataplane>>,
+    /// Journal of egress gates.
+    pub(crate) gates: Arc<Mutex<Gates>>,
+    /// The kernel.
+    pub(crate) netcfg: Netcfg,
+    /// Its picture.
+    pub(crate) picture: watch::Receiver<Picture>,
+    /// The checks.
+    pub(crate) health: Health,
+    /// The election's word.
+    pub(crate) ownership: Ownership,
+    /// Legs and their programs.
+    pub(crate) legs: Legs,
+    done: Done,
+}
+
+/// What was asked for last, and succeeded.
+#[derive(Default)]
+struct Done {
+    desired: Option<(Desired, u64)>,
+    legs: Vec<LegSpec>,
+    tables: Option<Tables>,
+    next_hops: Option<NextHops>,
+    relay: Option<bool>,
+    epoch: Option<u64>,
+}
+
+/// What a pass achieved.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Settled {
+    /// Programs were attached or went: the HA process must be given the links.
+    pub(crate) links_changed: bool,
+    /// Something is left to do: make another pass after [`RETRY`].
+    pub(crate) again: bool,
+}
+
+impl Node {
+    /// A node on which nothing was done yet.
+    pub(crate) fn new(
+        loaded: Arc<Loaded>,
+        board: Arc<Board>,
+        dataplane: Arc<Mutex<Dataplane>>,
+        gates: Arc<Mutex<Gates>>,
+        netcfg: Netcfg,
+        health: Health,
+    ) -> Self {
+        let picture = netcfg.picture();
+        let ownership = Ownership {
+            state: NodeState::Initialize,
+            epoch: 0,
+            peer_is_active: false,
+            peer_mac: None,
+        };
+        let (legs, done) = (Legs::default(), Done::default());
+        Self {
+            loaded,
+            board,
+            dataplane,
+            gates,
+            netcfg,
+            picture,
+            health,
+            ownership,
+            legs,
+            done,
+        }
+    }
+
+    /// Whether every leg that carries traffic has its program and tables are in force.
+    pub(crate) fn is_ready(&self) -> bool {
+        self.legs.all_bound(&self.loaded.node.legs) && self.done.tables.is_some()
+    }
+
+    /// One pass.
+    pub(crate) async fn settle(&mut self) -> Settled {
+        let picture = self.picture.borrow_and_update().clone();
+        let mut settled = Settled::default();
+        let configured = Arc::clone(&self.loaded);
+        let released = self
+            .legs
+            .release(&configured.node.legs, &picture, &self.dataplane)
+            .await;
+        settled.links_changed |= released.links;
+
+        self.want(&picture);
+        settled.again |= !self.bind_legs(&picture, &mut settled.links_changed).await;
+        // Offloads depend on how the programs could be attached.
+        self.want(&picture);
+
+        if let Err(error) = self.mirror(&picture).await {
+            settled.again = true;
+            self.board.warn(
+                "dataplane",
+                vec![format!("the dataplane could not be brought up to date: {error}")],
+            );
+        } else {
+            self.board.warn("dataplane", Vec::new());
+        }
+        self.report(&picture);
+        settled
+    }
+
+    fn want(&mut self, picture: &Picture) {
+        let legs = &self.legs;
+        let uses = |leg: &Leg| LegUse {
+            generic: legs.bound(leg).is_some_and(|b| b.generic),
+        };
+        let refuse_own = self.ownership.state == NodeState::Active;
+        let desired = plan::desired(&self.loaded.node, &self.loaded.pair, picture, uses, refuse_own);
+        if self
+            .done
+            .desired
+            .as_ref()
+            .is_none_or(|(done, _)| *done != desired)
+        {
+            let revision = self.netcfg.want(desired.clone());
+            self.done.desired = Some((desired, revision));
+        }
+    }
+
+    /// Attaches what is not attached, guards first. False if a leg that is there could not be bound.
+    async fn bind_legs(&mut self, picture: &Picture, links_changed: &mut bool) -> bool {
+        let loaded = Arc::clone(&self.loaded);
+        let unbound = self.legs.unbound(&loaded.node.legs, picture);
+        if unbound.is_empty() {
+            return true;
+        }
+        let revision = self.done.desired.as_ref().map_or(0, |(_, revision)| *revision);
+        let guarded = matches!(
+            timeout(GUARDS_LIMIT, self.netcfg.settled(revision)).await,
+            Ok(Ok(_))
+        );
+        let mut all = true;
+        for (leg, ifindex) in unbound {
+            if guarded {
+                *links_changed |= self
+                    .legs
+                    .bind(leg, ifindex, &self.dataplane, &self.gates)
+                    .await
+                    .links;
+            } else {
+                self.legs.fault(
+                    leg,
+                    "the guard rules could not be installed; see the warnings".to_owned(),
+                );
+            }
+            all &= self.legs.bound(leg).is_some_and(|b| b.ifindex == ifindex);
+        }
+        all
+    }
+
+    async fn mirror(&mut self, picture: &Picture) -> Result<(), String> {
+        let loaded = Arc::clone(&self.loaded);
+        let configured = &loaded.node.legs;
+        let peer_mac = self.ownership.peer_mac;
+        let legs = plan::legs(configured, picture, |_| peer_mac);
+        if legs != self.done.legs {
+            let wanted = legs.clone();
+            self.ask(move |d| d.set_legs(&wanted).map(drop)).await?;
+            self.done.legs = legs;
+        }
+        let tables = self.tables(picture);
+        if self.done.tables.as_ref() != Some(&tables) {
+            let started = super::clock::monotonic_ns();
+            let wanted = tables.clone();
+            self.ask(move |d| d.apply(&wanted).map(drop)).await?;
+            let elapsed_ms = (super::clock::monotonic_ns() - started) / 1_000_000;
+            tracing::info!(services = tables.services.len(), elapsed_ms, "tables in force");
+            self.done.tables = Some(tables);
+        }
+        let next_hops = plan::next_hops(configured, picture);
+        if self.done.next_hops.as_ref() != Some(&next_hops) {
+            let wanted = next_hops.clone();
+            self.ask(move |d| d.set_next_hops(&wanted).map(drop)).await?;
+            self.done.next_hops = Some(next_hops);
+        }
+        let Ownership {
+            state,
+            epoch,
+            peer_is_active,
+            ..
+        } = self.ownership;
+        let relay = state != NodeState::Active && peer_is_active;
+        if self.done.relay != Some(relay) || self.done.epoch != Some(epoch) {
+            self.ask(move |d| {
+                d.set_relay_to_peer(relay);
+                d.set_epoch(epoch);
+                Ok(())
+            })
+            .await?;
+            self.done.relay = Some(relay);
+            self.done.epoch = Some(epoch);
+        }
+        Ok(())
+    }
+
+    fn tables(&self, picture: &Picture) -> Tables {
+        let (node, pair) = (&self.loaded.node, &self.loaded.pair);
+        let leg_of = |address| {
+            let named = pair
+                .leg_of(address)
+                .and_then(|name| node.legs.iter().position(|l| l.name == name));
+            let holding = || {
+                node.legs.iter().position(|leg| {
+                    plan::leg_picture(leg, picture).is_some_and(|l| {
+                        l.connected()
+                            .any(|net| net.contains(&std::net::IpAddr::V4(address)))
+                    })
+                })
+            };
+            let only = || {
+                node.only_service_leg()
+                    .and_then(|l| node.legs.iter().position(|o| o.name == l.name))
+            };
+            plan::leg_id(named.or_else(only).or_else(holding).unwrap_or(0))
+        };
+        let is_up = |service: usize, server: usize| {
+            let service = &pair.services[service];
+            let key = ServerKey {
+                service: service.name.clone(),
+                server: service.servers[server].name.clone(),
+            };
+            self.health.in_rotation(&key)
+        };
+        plan::tables(node.id, pair, leg_of, plan::connected(picture), is_up)
+    }
+
+    /// Carries changes of health into the tables in force, each by one store, without a new generation.
+    pub(crate) async fn check_health(&mut self) -> Settled {
+        let Some(tables) = &self.done.tables else {
+            return Settled::default();
+        };
+        let mut changes = Vec::new();
+        let mut changed = tables.clone();
+        for (service, spec) in self.loaded.pair.services.iter().zip(&mut changed.services) {
+            for (server, known) in service.servers.iter().zip(&mut spec.servers) {
+                let key = ServerKey {
+                    service: service.name.clone(),
+                    server: server.name.clone(),
+                };
+                let up = self.health.in_rotation(&key);
+                if up == known.up {
+                    continue;
+                }
+                known.up = up;
+                changes.push(ServerChange {
+                    service: service.name.clone(),
+                    server: known.id,
+                    weight: None,
+                    up: Some(up),
+                });
+                self.report_health(&key, server.address, up);
+            }
+        }
+        if changes.is_empty() {
+            return Settled::default();
+        }
+        match self.ask(move |d| d.change_servers(&changes)).await {
+            Ok(()) => {
+                self.done.tables = Some(changed);
+                Settled::default()
+            }
+            Err(error) => {
+                tracing::warn!(%error, "health could not be carried into the tables");
+                Settled {
+                    again: true,
+                    ..Settled::default()
+                }
+            }
+        }
+    }
+
+    fn report_health(&self, key: &ServerKey, address: std::net::Ipv4Addr, up: bool) {
+        let detail = self
+            .health
+            .view(key)
+            .and_then(|v| v.last_check)
+            .map(|c| c.detail)
+            .unwrap_or_default();
+        let text = format!(
+            "server {} ({address}) of service {} is {}: {detail}",
+            key.server,
+            key.service,
+            if up { "up" } else { "down" }
+        );
+        if up {
+            self.board.record(Severity::Info, "server-up", text, "");
+        } else {
+            self.board.record(
+                Severity::Warning,
+                "server-down",
+                text,
+                "look at the server; new flows go to the others",
+            );
+        }
+        // A server that does not answer may have another MAC now (B67).
+        if !up {
+            for leg in &self.loaded.node.legs {
+                if let Ok(name) = onearm_netcfg::IfName::new(&leg.interface) {
+                    self.netcfg.suspect(&name, address.into());
+                }
+            }
+        }
+    }
+
+    fn report(&self, picture: &Picture) {
+        let configured = &self.loaded.node.legs;
+        let status = self.legs.status(configured, picture);
+        let missing = status.iter().filter(|l| l.mode == "none" && l.role != "peer");
+        let warnings = missing.map(|l| format!("leg {}: {}", l.name, l.reason)).collect();
+        self.board.warn("legs", warnings);
+        self.board.facts().legs = status;
+    }
+
+    /// Runs a call into the dataplane in a thread that may block.
+    pub(crate) async fn ask<T: Send + 'static>(
+        &self,
+        ask: impl FnOnce(&mut Dataplane) -> Result<T, onearm_dataplane::Error> + Send + 'static,
+    ) -> Result<T, String> {
+        let dataplane = Arc::clone(&self.dataplane);
+        match spawn_blocking(move || ask(&mut lock(&dataplane))).await {
+            Ok(Ok(value)) => Ok(value),
+            Ok(Err(error)) => Err(error.to_string()),
+            Err(panic) => Err(panic.to_string()),
+        }
+    }
+}

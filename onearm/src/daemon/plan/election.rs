@@ -1,0 +1,70 @@
+//! From the configuration to the HA process's settings. Pure.
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::time::Duration;
+
+use ipnet::IpNet;
+use onearm_ha::announce;
+use onearm_ha::config::{Config, MAX_LISTED, Transport};
+use onearm_ha::units::{Centiseconds, Priority, RangeError, Vrid};
+use onearm_ha::wire::advert::ChecksumForm;
+use onearm_netcfg::Picture;
+
+use crate::config::{Leg, NodeConfig, PairConfig};
+
+use super::mirror;
+
+/// The leg on which adverts travel: the one whose network holds the peer's address, else the first service leg.
+pub(crate) fn election_leg<'a>(node: &'a NodeConfig, picture: &Picture) -> Option<&'a Leg> {
+    let peer = IpAddr::V4(node.peer.address);
+    let holds = |leg: &&Leg| {
+        mirror::leg_picture(leg, picture).is_some_and(|seen| seen.connected().any(|net| net.contains(&peer)))
+    };
+    node.legs.iter().find(holds).or_else(|| node.only_service_leg())
+}
+
+/// The node's own address towards the peer; `None` while the leg has no IPv4 address.
+fn own_address(node: &NodeConfig, leg: &Leg, picture: &Picture) -> Option<Ipv4Addr> {
+    let seen = mirror::leg_picture(leg, picture)?;
+    let peer = IpAddr::V4(node.peer.address);
+    let beside_peer = seen.addresses.iter().find_map(|net| match net {
+        IpNet::V4(own) if net.contains(&peer) => Some(own.addr()),
+        _ => None,
+    });
+    beside_peer.or_else(|| mirror::address(seen))
+}
+
+/// Settings of the HA process; `None` while the own address is not there yet.
+///
+/// # Errors
+/// [`RangeError`] for a value the check should have refused.
+pub(crate) fn ha_config(
+    node: &NodeConfig,
+    pair: &PairConfig,
+    picture: &Picture,
+) -> Result<Option<Config>, RangeError> {
+    let Some(leg) = election_leg(node, picture) else {
+        return Ok(None);
+    };
+    let Some(address) = own_address(node, leg, picture) else {
+        return Ok(None);
+    };
+    let hundredths = u16::try_from(pair.ha.advert_interval.as_millis() / 10).unwrap_or(u16::MAX);
+    Ok(Some(Config {
+        ifname: leg.interface.clone(),
+        vrid: Vrid::new(pair.ha.vrid)?,
+        priority: Priority::configured(node.priority)?,
+        advert_interval: Centiseconds::new(hundredths)?,
+        preempt: pair.ha.preempt,
+        preferred: node.id.get() == 1,
+        address,
+        peer: node.peer.address,
+        transport: Transport::Multicast,
+        checksum: ChecksumForm::PseudoHeader,
+        announce: pair.ha.announce.iter().copied().take(MAX_LISTED).collect(),
+        announce_rate: pair.ha.announce_rate.min(announce::Settings::MOST_RATE),
+        announce_rounds: Config::ANNOUNCE_ROUNDS,
+        announce_refresh: pair.ha.announce_refresh.unwrap_or(Duration::ZERO),
+        main_silence: Config::MAIN_SILENCE,
+    }))
+}

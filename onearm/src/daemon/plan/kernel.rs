@@ -1,0 +1,70 @@
+//! From the configuration to the kernel state it needs. Pure.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use ipnet::{IpNet, Ipv4Net};
+use onearm_netcfg::{self as netcfg, Desired, IfName, LegSysctl, Picture, offload};
+
+use crate::config::{Leg, NodeConfig, PairConfig};
+
+use super::mirror;
+
+/// What is known of a leg's program when the kernel state is planned.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct LegUse {
+    /// The program is attached in generic mode: frames merged by the kernel must not reach it.
+    pub(crate) generic: bool,
+}
+
+/// Guard rules, settings and neighbours of all legs. `refuse_own`: this node is the Active.
+pub(crate) fn desired(
+    node: &NodeConfig,
+    pair: &PairConfig,
+    picture: &Picture,
+    uses: impl Fn(&Leg) -> LegUse,
+    refuse_own: bool,
+) -> Desired {
+    let mut legs = BTreeMap::new();
+    for leg in &node.legs {
+        // The check has refused names the kernel would refuse.
+        let Ok(name) = IfName::new(&leg.interface) else {
+            continue;
+        };
+        legs.insert(name, leg_state(leg, pair, picture, uses(leg)));
+    }
+    Desired {
+        legs,
+        owned: pair.owned_addresses().into_iter().map(IpAddr::V4).collect(),
+        refuse_own,
+    }
+}
+
+fn leg_state(leg: &Leg, pair: &PairConfig, picture: &Picture, used: LegUse) -> netcfg::Leg {
+    let connected: Vec<Ipv4Net> = mirror::leg_picture(leg, picture)
+        .into_iter()
+        .flat_map(netcfg::LegPicture::connected)
+        .filter_map(|net| if let IpNet::V4(net) = net { Some(net) } else { None })
+        .collect();
+    let servers: BTreeSet<IpAddr> = pair
+        .services
+        .iter()
+        .flat_map(|s| &s.servers)
+        .filter(|s| connected.iter().any(|net| net.contains(&s.address)))
+        .map(|s| IpAddr::V4(s.address))
+        .collect();
+    let gateways = pair.gateways.iter().filter(|g| g.leg == leg.name);
+    let mut offloads = BTreeMap::new();
+    if used.generic {
+        offloads.extend(offload::for_generic_attach());
+    }
+    if leg.vlan.is_some() {
+        offloads.extend(offload::for_vlan_tags());
+    }
+    netcfg::Leg {
+        guarded: gateways.map(|g| IpNet::V4(g.address.trunc())).collect(),
+        sysctls: BTreeMap::from([(LegSysctl::send_redirects(), "0".to_owned())]),
+        offloads,
+        neighbours: servers,
+    }
+}

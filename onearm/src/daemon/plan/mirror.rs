@@ -1,0 +1,133 @@
+//! From the picture of the kernel to the dataplane's legs, routes and neighbours. Pure.
+
+use std::net::{IpAddr, Ipv4Addr};
+
+use ipnet::{IpNet, Ipv4Net};
+use onearm_dataplane::{LegSpec, Neighbour, NextHops, RouteSpec, Via};
+use onearm_netcfg::{IfName, LegPicture, MirrorRoute, Picture};
+use onearm_types::GroupId;
+
+use crate::config::Leg;
+
+/// Legs that exist, in the order of `node.toml`; `peer_mac` is the peer's MAC on the leg of the election, once heard.
+pub(crate) fn legs(
+    configured: &[Leg],
+    picture: &Picture,
+    peer_mac: impl Fn(&Leg) -> Option<[u8; 6]>,
+) -> Vec<LegSpec> {
+    let spec = |(index, leg): (usize, &Leg)| {
+        let seen = leg_picture(leg, picture)?;
+        let link = seen.link?;
+        Some(LegSpec {
+            id: leg_id(index),
+            ifindex: link.ifindex,
+            vlan: leg.vlan,
+            mac: link.mac?.0,
+            addr: address(seen),
+            group: GroupId::FIRST,
+            peer_mac: peer_mac(leg),
+        })
+    };
+    configured.iter().enumerate().filter_map(spec).collect()
+}
+
+/// Id of a leg in the maps: its index in `node.toml`, of which there are at most 64.
+pub(crate) fn leg_id(index: usize) -> u8 {
+    u8::try_from(index).unwrap_or(u8::MAX)
+}
+
+/// A leg's entry in the picture.
+pub(crate) fn leg_picture<'a>(leg: &Leg, picture: &'a Picture) -> Option<&'a LegPicture> {
+    picture.legs.get(&IfName::new(&leg.interface).ok()?)
+}
+
+/// The node's own first IPv4 address on a leg.
+pub(crate) fn address(leg: &LegPicture) -> Option<Ipv4Addr> {
+    v4(leg).next().map(|net| net.addr())
+}
+
+fn v4(leg: &LegPicture) -> impl Iterator<Item = Ipv4Net> {
+    leg.addresses.iter().filter_map(|net| match net {
+        IpNet::V4(net) => Some(*net),
+        IpNet::V6(_) => None,
+    })
+}
+
+/// IPv4 networks connected to any leg.
+pub(crate) fn connected(picture: &Picture) -> Vec<Ipv4Net> {
+    let networks = picture.legs.values().flat_map(LegPicture::connected);
+    let mut networks: Vec<Ipv4Net> = networks
+        .filter_map(|net| if let IpNet::V4(net) = net { Some(net) } else { None })
+        .collect();
+    networks.sort_unstable();
+    networks.dedup();
+    networks
+}
+
+/// Routes and neighbours of all legs. What the kernel routes elsewhere, or nowhere, is left to the kernel, whose guard
+/// rules decide.
+pub(crate) fn next_hops(configured: &[Leg], picture: &Picture) -> NextHops {
+    let id_of = |name: &IfName| {
+        configured
+            .iter()
+            .position(|l| l.interface == name.as_str())
+            .map(leg_id)
+    };
+    let mut routes: Vec<RouteSpec> = picture
+        .routes
+        .iter()
+        .filter_map(|(to, route)| match to {
+            IpNet::V4(prefix) => Some(RouteSpec {
+                prefix: *prefix,
+                via: via(route, id_of),
+            }),
+            IpNet::V6(_) => None,
+        })
+        .collect();
+    let own = picture
+        .legs
+        .values()
+        .flat_map(v4)
+        .map(|net| Ipv4Net::from(net.addr()));
+    for prefix in own {
+        routes.retain(|r| r.prefix != prefix);
+        routes.push(RouteSpec {
+            prefix,
+            via: Via::Local,
+        });
+    }
+    let neighbours = picture
+        .legs
+        .iter()
+        .filter_map(|(name, leg)| Some((id_of(name)?, leg)))
+        .flat_map(|(id, leg)| {
+            leg.neighbours.iter().filter_map(move |(addr, mac)| match addr {
+                IpAddr::V4(addr) => Some(Neighbour {
+                    leg: id,
+                    addr: *addr,
+                    mac: Some(mac.0),
+                }),
+                IpAddr::V6(_) => None,
+            })
+        });
+    NextHops {
+        neighbours: neighbours.collect(),
+        routes,
+    }
+}
+
+fn via(route: &MirrorRoute, id_of: impl Fn(&IfName) -> Option<u8>) -> Via {
+    let MirrorRoute::Hops(hops) = route else {
+        return Via::Local;
+    };
+    // Of equally good ways the first over a leg: one flow must not change its way with each packet.
+    let over_leg = hops
+        .iter()
+        .find_map(|hop| Some((id_of(hop.leg.as_ref()?)?, hop.gateway)));
+    match over_leg {
+        Some((leg, None)) => Via::OnLink { leg },
+        Some((leg, Some(IpAddr::V4(addr)))) => Via::Gateway { leg, addr },
+        // A router of the other family, or no leg at all.
+        Some((_, Some(IpAddr::V6(_)))) | None => Via::Local,
+    }
+}

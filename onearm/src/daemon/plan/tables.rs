@@ -1,0 +1,143 @@
+//! From the pair's configuration to the dataplane's tables. Pure.
+
+use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
+
+use ipnet::Ipv4Net;
+use onearm_dataplane::{
+    Hairpin, Mode, OwnedAddress, OwnedKinds, Protocol, Scheduler, ServerId, ServerNetwork, ServerSpec,
+    ServiceSpec, SnatPoolSpec, SnatRangeSpec, Tables,
+};
+use onearm_types::{GroupId, NodeId};
+
+use crate::config::{self, PairConfig, ServerConfig, ServiceConfig};
+
+/// The tables of one generation of `pair.toml` on one node.
+///
+/// `leg_of` gives the index of an owned address's leg, `connected` the prefixes on the legs, `is_up` the health of a
+/// server (index of the service, index of the server in it).
+pub(crate) fn tables(
+    node: NodeId,
+    pair: &PairConfig,
+    leg_of: impl Fn(Ipv4Addr) -> u8,
+    connected: Vec<Ipv4Net>,
+    is_up: impl Fn(usize, usize) -> bool,
+) -> Tables {
+    let services = pair.services.iter().enumerate();
+    Tables {
+        owned: owned(pair, leg_of),
+        services: services
+            .map(|(i, s)| service(node, s, |server| is_up(i, server)))
+            .collect(),
+        server_networks: pair
+            .gateways
+            .iter()
+            .filter(|g| g.transit)
+            .map(|g| ServerNetwork {
+                network: g.address.trunc(),
+                gateway: g.address.addr(),
+            })
+            .collect(),
+        direct: pair
+            .gateways
+            .iter()
+            .flat_map(|g| g.direct.iter().copied())
+            .collect(),
+        connected,
+        snat_ranges: snat_ranges(pair),
+    }
+}
+
+fn owned(pair: &PairConfig, leg_of: impl Fn(Ipv4Addr) -> u8) -> Vec<OwnedAddress> {
+    let mut kinds: BTreeMap<Ipv4Addr, OwnedKinds> = BTreeMap::new();
+    for gateway in &pair.gateways {
+        kinds.entry(gateway.address.addr()).or_default().gateway = true;
+    }
+    for service in &pair.services {
+        kinds.entry(service.vip).or_default().service = true;
+        for address in service.snat.iter().filter(|_| service.translates_source()) {
+            kinds.entry(*address).or_default().snat = true;
+        }
+    }
+    let address = |(addr, kinds)| OwnedAddress {
+        addr,
+        kinds,
+        leg: leg_of(addr),
+        group: GroupId::FIRST,
+    };
+    kinds.into_iter().map(address).collect()
+}
+
+fn snat_ranges(pair: &PairConfig) -> Vec<SnatRangeSpec> {
+    let mut ranges: BTreeMap<Ipv4Addr, SnatRangeSpec> = BTreeMap::new();
+    for service in pair.services.iter().filter(|s| s.translates_source()) {
+        let (first, last) = (service.snat_ports.first(), service.snat_ports.last());
+        for addr in service.snat.iter().copied() {
+            let range = ranges.entry(addr).or_insert(SnatRangeSpec { addr, first, last });
+            range.first = range.first.min(first);
+            range.last = range.last.max(last);
+        }
+    }
+    ranges.into_values().collect()
+}
+
+fn service(node: NodeId, service: &ServiceConfig, is_up: impl Fn(usize) -> bool) -> ServiceSpec {
+    let half = service
+        .snat_ports
+        .half(node)
+        .filter(|_| service.translates_source());
+    let pool = |&addr| {
+        half.map(|half| SnatPoolSpec {
+            addr,
+            first: half.first(),
+            last: half.last(),
+        })
+    };
+    ServiceSpec {
+        name: service.name.clone(),
+        vip: service.vip,
+        protocol: match service.protocol {
+            config::Protocol::Tcp => Protocol::Tcp,
+            config::Protocol::Udp => Protocol::Udp,
+        },
+        ports: service.ports.iter().map(|p| p.first()..=p.last()).collect(),
+        mode: match service.mode {
+            config::Mode::BothNat => Mode::BothNat,
+            config::Mode::Dnat => Mode::Dnat,
+        },
+        scheduler: match service.scheduler {
+            config::Scheduler::Maglev => Scheduler::Maglev,
+            config::Scheduler::Wrr => Scheduler::Wrr,
+        },
+        hairpin: match &service.hairpin {
+            config::Hairpin::Auto => Hairpin::Auto,
+            config::Hairpin::Off => Hairpin::Off,
+            config::Hairpin::Listed(prefixes) => Hairpin::Listed(prefixes.clone()),
+        },
+        group: GroupId::FIRST,
+        snat: service.snat.iter().filter_map(pool).collect(),
+        idle_timeout: service.idle_timeout,
+        servers: service
+            .servers
+            .iter()
+            .enumerate()
+            .map(|(i, s)| server(s, is_up(i)))
+            .collect(),
+    }
+}
+
+fn server(server: &ServerConfig, up: bool) -> ServerSpec {
+    ServerSpec {
+        id: server_id(server),
+        weight: u16::from(server.weight),
+        up,
+    }
+}
+
+/// Identity of a server within its service.
+pub(crate) fn server_id(server: &ServerConfig) -> ServerId {
+    ServerId {
+        addr: server.address,
+        port: server.port.unwrap_or(0),
+    }
+}

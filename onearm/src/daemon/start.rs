@@ -1,0 +1,213 @@
+//! From the command line to a running node, and back.
+
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::{Arc, Mutex};
+
+use anyhow::Context as _;
+use clap::Parser as _;
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use onearm_dataplane::{Dataplane, Limits};
+use onearm_netcfg::{Kernel, Netcfg, Place, StateDir};
+use onearm_types::GroupId;
+use sha2::Digest as _;
+use tokio::sync::watch;
+use tracing_subscriber::EnvFilter;
+
+use crate::cli::Exit;
+use crate::config::{self, Loaded, PairConfig};
+use crate::control::ControlServer;
+use crate::health::{self, Health};
+
+use super::backend::Backend;
+use super::board::Board;
+use super::gates::Gates;
+use super::hello::{self, Hello};
+use super::legs::lock;
+use super::node::Node;
+use super::options::Options;
+use super::{clock, expiry, ha_process, node_loop};
+
+/// Descriptors wanted: health checks, control connections, links, and some more.
+const DESCRIPTORS: u64 = 16_384;
+
+/// `onearmd`: the daemon, its HA process, or the putting back of what a dead daemon left behind.
+pub fn main() -> ExitCode {
+    let options = Options::parse();
+    if options.ha_process {
+        return ha_process::run();
+    }
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_ansi(false)
+        .with_writer(std::io::stderr)
+        .init();
+    run(&options)
+}
+
+fn run(options: &Options) -> ExitCode {
+    if options.restore {
+        return restore(&options.state_dir);
+    }
+    let loaded = match config::load(&options.node, &options.pair) {
+        Ok(loaded) => loaded,
+        Err(refused) => {
+            eprintln!("{refused}");
+            return Exit::BadConfiguration.into();
+        }
+    };
+    for warning in &loaded.warnings {
+        tracing::warn!(%warning, "configuration");
+    }
+    raise_descriptor_limit();
+    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            eprintln!("onearmd: no runtime: {error}");
+            return Exit::Internal.into();
+        }
+    };
+    match runtime.block_on(serve(options, loaded)) {
+        Ok(()) => Exit::Ok.into(),
+        Err(error) => {
+            tracing::error!(error = format!("{error:#}"), "onearmd ends");
+            eprintln!("onearmd: {error:#}");
+            if error.chain().any(is_in_use) {
+                Exit::Refused.into()
+            } else {
+                Exit::Internal.into()
+            }
+        }
+    }
+}
+
+/// Checks of many servers hold a descriptor each.
+fn raise_descriptor_limit() {
+    let raised = getrlimit(Resource::RLIMIT_NOFILE)
+        .and_then(|(_, hard)| setrlimit(Resource::RLIMIT_NOFILE, hard.min(DESCRIPTORS), hard));
+    if let Err(error) = raised {
+        tracing::warn!(%error, "the limit of open files could not be raised");
+    }
+}
+
+fn is_in_use(cause: &(dyn std::error::Error + 'static)) -> bool {
+    cause
+        .downcast_ref::<onearm_netcfg::Error>()
+        .is_some_and(|e| matches!(e, onearm_netcfg::Error::InUse { .. }))
+}
+
+/// `onearmd --restore`: gates, guard rules, settings, offloads. One line for each thing.
+fn restore(state_dir: &Path) -> ExitCode {
+    let put_back = || -> anyhow::Result<Vec<String>> {
+        let mut state = StateDir::acquire(state_dir)?;
+        let mut failed = Gates::open(state_dir, Place::here()?)?.remove_all();
+        let restored = Kernel::open()?.undo(&mut state);
+        for line in &restored.lines {
+            println!("{line}");
+        }
+        failed.extend(restored.errors.iter().map(ToString::to_string));
+        Ok(failed)
+    };
+    match put_back() {
+        Ok(failed) if failed.is_empty() => Exit::Ok.into(),
+        Ok(failed) => {
+            for error in failed {
+                eprintln!("onearmd --restore: {error}");
+            }
+            Exit::Internal.into()
+        }
+        Err(error) => {
+            eprintln!("onearmd --restore: {error:#}");
+            if error.chain().any(is_in_use) {
+                Exit::Refused.into()
+            } else {
+                Exit::Internal.into()
+            }
+        }
+    }
+}
+
+async fn serve(options: &Options, loaded: Loaded) -> anyhow::Result<()> {
+    let started_ns = clock::monotonic_ns();
+    let loaded = Arc::new(loaded);
+    std::fs::create_dir_all(&options.run_dir)
+        .with_context(|| format!("cannot make the run directory {}", options.run_dir.display()))?;
+    let state_dir = StateDir::acquire(&options.state_dir)?;
+    let place = state_dir.place().clone();
+    let gates =
+        Gates::open(&options.state_dir, place).context("the journal of egress gates cannot be read")?;
+    let board = Arc::new(Board::new(loaded.node.priority, loaded.node.peer.address));
+
+    let wanted = onearm_dataplane::Options {
+        limits: Limits {
+            max_flows: loaded.pair.limits.max_flows,
+            half_open: loaded.pair.limits.half_open,
+        },
+        node: loaded.node.id,
+        pair_key: pair_key(&loaded.pair),
+    };
+    let mut dataplane = tokio::task::spawn_blocking(move || Dataplane::load(&wanted)).await??;
+    tracing::info!(map_bytes = dataplane.map_bytes(), "maps allocated");
+    let lease = dataplane.lease_cell(GroupId::FIRST)?;
+    let events = dataplane
+        .take_events()
+        .map(onearm_dataplane::Events::into_stream)
+        .transpose()?;
+    let flows = dataplane.flows();
+    let dataplane = Arc::new(Mutex::new(dataplane));
+
+    let (netcfg, netcfg_events) = Netcfg::start(state_dir)?;
+    let (checks, checking) = Health::new(clock::wall_ms(), health::DEFAULT_CAPACITY);
+    tokio::spawn(checking);
+    checks.configure(health::specs(&loaded.pair));
+
+    let (stop, stopped) = watch::channel(false);
+    let server = ControlServer::bind(
+        &options.run_dir,
+        options.group.as_deref().or(loaded.node.control_group.as_deref()),
+    )
+    .with_context(|| format!("cannot listen in {}", options.run_dir.display()))?;
+    let backend = Arc::new(Backend {
+        loaded: Arc::clone(&loaded),
+        board: Arc::clone(&board),
+        dataplane: Arc::clone(&dataplane),
+        flows: Arc::clone(&flows),
+        lease: lock(&dataplane).lease_cell(GroupId::FIRST)?,
+        health: checks.clone(),
+        started_ns,
+    });
+    let control = tokio::spawn(server.serve(backend, stopped));
+    let sweeping = tokio::spawn(expiry::sweep(flows, Arc::clone(&board)));
+
+    let gates = Arc::new(Mutex::new(gates));
+    let node = Node::new(Arc::clone(&loaded), board, dataplane, gates, netcfg, checks);
+    let outcome = node_loop::run(node, lease, events, netcfg_events, hellos(&loaded)).await;
+    sweeping.abort();
+    stop.send_replace(true);
+    // The server ends at once; the socket's file goes with it.
+    if let Err(error) = control.await {
+        tracing::debug!(%error, "control server");
+    }
+    outcome
+}
+
+/// Key of the Maglev hash, the same on both nodes: from what makes them a pair. It is no secret; with a pair key it will be.
+fn pair_key(pair: &PairConfig) -> [u64; 2] {
+    let mut seed = sha2::Sha256::new_with_prefix(b"onearm maglev");
+    seed.update([pair.ha.vrid]);
+    let digest = seed.finalize();
+    let word = |at: usize| u64::from_le_bytes(std::array::from_fn(|i| digest[at + i]));
+    [word(0), word(8)]
+}
+
+/// Starts the exchange of hellos; none while the own address is not configured anywhere.
+fn hellos(loaded: &Arc<Loaded>) -> Hello {
+    Hello {
+        format: hello::FORMAT,
+        name: loaded.node.name.clone(),
+        id: loaded.node.id,
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        digest: loaded.pair.digest().to_string(),
+    }
+}

@@ -109,7 +109,12 @@ pub fn forward<P: Packet, T: Tables, const ROUTED: bool>(
         entry.set_last_seen(tick(now));
     }
     entry.set_packets(entry.packets().wrapping_add(1));
-    tables.tally(stats, server, reply, packet.len() as u64);
+    tables.tally(
+        stats,
+        server,
+        reply,
+        u64::from(arrival.l3) + u64::from(arrival.total),
+    );
     send(packet, arrival, leg, tables, &to)
 }
 

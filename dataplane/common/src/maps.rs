@@ -399,7 +399,7 @@ pub struct Stats {
     pub flows: u64,
     /// Packets towards the server.
     pub packets_in: u64,
-    /// Bytes of those frames.
+    /// Bytes of those frames, Ethernet header included, padding not.
     pub bytes_in: u64,
     /// Packets towards the client.
     pub packets_out: u64,

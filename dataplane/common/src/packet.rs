@@ -23,6 +23,11 @@ pub unsafe trait Packet {
         self.len() == 0
     }
 
+    /// True if the frame has at least `len` bytes. Cheaper than [`Packet::len`] where a frame may lie in pieces.
+    fn holds(&self, len: usize) -> bool {
+        len <= self.len()
+    }
+
     /// `len` bytes from `offset` (at most [`MAX_OFFSET`]), or `None` if the frame ends before.
     fn at(&self, offset: usize, len: usize) -> Option<*mut u8>;
 
@@ -100,6 +105,7 @@ impl<const N: usize> Window<'_, N> {
     access!(u8, set_u8, u8);
     access!(u16, set_u16, u16);
     access!(u32, set_u32, u32);
+    access!(u64, set_u64, u64);
 
     /// Loads an Ethernet address at offset `O`.
     #[inline(always)]

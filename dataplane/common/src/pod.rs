@@ -4,7 +4,7 @@
     reason = "Pod is a promise about layout, kept by the tests in maps/tests.rs"
 )]
 
-use crate::{event, flow, maps, refusal};
+use crate::{bench, event, flow, maps, refusal};
 
 macro_rules! pod {
     ($($t:ty),+ $(,)?) => {
@@ -14,6 +14,7 @@ macro_rules! pod {
 }
 
 pod!(
+    bench::Bench,
     event::Event,
     flow::Bucket4,
     flow::FlowEntry4,

@@ -103,7 +103,7 @@ fn receive_ip<P: Packet, T: Tables>(packet: &mut P, mut arrival: Arrival, leg: &
     let ihl = (version_ihl as usize & 0xf) << 2;
     arrival.total = u16::from_be(header.u16::<{ ip::TOTAL }>());
     let total = arrival.total as usize;
-    if version_ihl >> 4 != 4 || ihl < ip::LEN || total < ihl || l3 + total > packet.len() {
+    if version_ihl >> 4 != 4 || ihl < ip::LEN || total < ihl || !packet.holds(l3 + total) {
         return discard(tables, Counter::Malformed);
     }
     let protocol = header.u8::<{ ip::PROTO }>();

@@ -25,6 +25,11 @@ unsafe impl Packet for Frame<'_> {
     }
 
     #[inline(always)]
+    fn holds(&self, len: usize) -> bool {
+        len <= self.0.data_end() - self.0.data() || len <= self.len()
+    }
+
+    #[inline(always)]
     fn at(&self, offset: usize, len: usize) -> Option<*mut u8> {
         checked(self.0.data(), self.0.data_end(), offset, len)
     }
@@ -44,6 +49,7 @@ unsafe impl Packet for Frame<'_> {
 }
 
 /// A frame on its way out of the kernel; read only.
+#[allow(dead_code, reason = "the measuring object has no egress gate")]
 pub struct Egress<'c>(pub &'c TcContext);
 
 // SAFETY: the verifier checks it.

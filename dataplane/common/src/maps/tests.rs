@@ -1,6 +1,7 @@
 #![expect(clippy::used_underscore_binding, reason = "explicit padding is measured too")]
 use super::*;
 use crate::{
+    bench::Bench,
     event::Event,
     flow::{Bucket4, FlowEntry4, FlowKey4},
     refusal::Meter,
@@ -43,6 +44,8 @@ fn map_types_have_the_layout_both_sides_rely_on() {
     layout!(SnatPool, 8, 4, [addr: 0, first: 4, last: 6]);
     layout!(SnatRange, 4, 2, [first: 0, last: 2]);
     layout!(Stats, 48, 8, [flows: 0, packets_in: 8, bytes_in: 16, packets_out: 24, bytes_out: 32, refused: 40]);
+    layout!(Bench, 112, 8, [template: 0, flows: 64, sequential: 72, next: 80, base: 88, len: 92,
+        vary_destination: 96, ip_sum: 100, tcp_sum: 104, _pad: 108]);
     layout!(Meter, 8, 8, [empty_at: 0]);
     layout!(Event, 32, 8, [kind: 0, leg: 4, addr: 8, detail: 12, mac: 16, _pad: 22, time: 24]);
 }

@@ -1,0 +1,49 @@
+//! What the measuring programs and `onearm-bench` share.
+
+use crate::maps::Addr4;
+
+/// Length of the template in 8-byte words.
+pub const TEMPLATE_WORDS: usize = 8;
+
+/// Map `BENCH`, one entry: the frame to build for each run of the program under test.
+///
+/// Which address and port frame n has: see [`flow`].
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Bench {
+    /// The frame with both fields zero and both checksums unfinished.
+    pub template: [u64; TEMPLATE_WORDS],
+    /// Number of flows.
+    pub flows: u64,
+    /// 0 = at random, 1 = one after the other from `next`.
+    pub sequential: u64,
+    /// Next frame, or state of the random sequence.
+    pub next: u64,
+    /// First address, native order.
+    pub base: u32,
+    /// Length of the frame, at most 64.
+    pub len: u32,
+    /// 1 = destination varies (packets of servers), 0 = source (packets of clients).
+    pub vary_destination: u32,
+    /// Sum of the IP header without the address.
+    pub ip_sum: u32,
+    /// Sum of pseudo header and TCP segment without address and port.
+    pub tcp_sum: u32,
+    /// Explicit padding, zero.
+    pub _pad: u32,
+}
+
+/// Address (as in the packet) and port (native order) of flow `n`: four flows an address, ports from 1,024 up at random.
+#[inline(always)]
+pub const fn flow(base: u32, n: u64) -> (Addr4, u16) {
+    let port = 1_024 + (n.wrapping_mul(40_503) & 0xffff) % 64_512;
+    (base.wrapping_add((n >> 2) as u32).to_be(), port as u16)
+}
+
+/// Next number of the sequence that picks flows at random.
+#[inline(always)]
+pub const fn random(state: u64) -> u64 {
+    state
+        .wrapping_mul(6_364_136_223_846_793_005)
+        .wrapping_add(1_442_695_040_888_963_407)
+}

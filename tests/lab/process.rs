@@ -9,8 +9,8 @@ use std::{
 
 use anyhow::{Context as _, Result};
 use nix::{
-    sys::signal::{Signal, kill},
-    unistd::Pid,
+    sys::signal::{Signal, kill, killpg},
+    unistd::{Pid, getpgid, getpgrp},
 };
 
 use crate::clock;
@@ -126,6 +126,19 @@ pub(crate) fn signal(pid: i32, sig: Signal) {
     if pid > 1 {
         kill(Pid::from_raw(pid), sig).ok();
     }
+}
+
+/// Sends `sig` to every process of `group`.
+pub(crate) fn signal_group(group: i32, sig: Signal) {
+    if group > 1 {
+        killpg(Pid::from_raw(group), sig).ok();
+    }
+}
+
+/// Process group of `pid`, if it is not the lab's own.
+pub(crate) fn group(pid: i32) -> Option<i32> {
+    let group = getpgid(Some(Pid::from_raw(pid))).ok()?;
+    (group != getpgrp()).then_some(group.as_raw())
 }
 
 /// Whether process `pid` exists and is not a zombie.

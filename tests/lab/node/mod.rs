@@ -130,8 +130,18 @@ pub trait Node: Send {
             .collect()
     }
 
-    /// Sends `signal` to all its processes.
+    /// Sends `signal` to all its processes: first to whole process groups, which the kernel does in one go, so that no
+    /// process lives on to tell of another's death.
     fn signal_all(&self, signal: Signal) {
+        let groups: std::collections::BTreeSet<i32> = self
+            .pids()
+            .into_iter()
+            .filter_map(process::group)
+            .filter(|group| *group > 1)
+            .collect();
+        for group in groups {
+            process::signal_group(group, signal);
+        }
         for pid in self.pids() {
             process::signal(pid, signal);
         }

@@ -223,7 +223,10 @@ impl Node for OnearmNode {
         // Until the control socket answers, the node is neither.
         let output = self.cli(&["status", "--json"])?;
         if output.status.code() == Some(2) {
-            bail!("`onearm status` does not understand the lab: {}", String::from_utf8_lossy(&output.stderr));
+            bail!(
+                "`onearm status` does not understand the lab: {}",
+                String::from_utf8_lossy(&output.stderr)
+            );
         }
         let Ok(status) = serde_json::from_slice::<Value>(&output.stdout) else {
             return Ok(Role::Neither);

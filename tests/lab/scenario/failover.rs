@@ -3,6 +3,7 @@
 use std::{net::SocketAddrV4, time::Duration};
 
 use anyhow::Result;
+use nix::sys::signal::Signal;
 
 use super::{Run, Scenario};
 use crate::{
@@ -15,7 +16,8 @@ use crate::{
         stalls::{self, StallMonitor},
         udp::UdpProber,
     },
-    node::{Kind, Pair},
+    node::{Kind, Node, Pair, Role},
+    process,
     report::median,
     service::{Mode, PairSpec},
     switch::Variant,
@@ -43,10 +45,14 @@ pub enum Fault {
     Hang,
     /// SIGTERM.
     Stop,
+    /// SIGKILL of its oldest process alone.
+    KillMain,
+    /// SIGKILL of its youngest process alone.
+    KillChild,
 }
 
 /// The scenarios.
-pub(super) fn scenarios() -> [Scenario; 5] {
+pub(super) fn scenarios() -> [Scenario; 6] {
     [
         Scenario {
             name: "failover-kill9",
@@ -71,6 +77,15 @@ pub(super) fn scenarios() -> [Scenario; 5] {
             about: "SIGTERM of the Active, at 1 s and 10 ms adverts",
             for_peers: true,
             run: |run| all_intervals(run, Fault::Stop),
+        },
+        Scenario {
+            name: "failover-one-process",
+            about: "SIGKILL of the main process alone, and of the HA process alone, at 1 s and 10 ms adverts",
+            for_peers: false,
+            run: |run| {
+                all_intervals(run, Fault::KillMain)?;
+                all_intervals(run, Fault::KillChild)
+            },
         },
         Scenario {
             name: "failover-snooping",
@@ -105,6 +120,8 @@ pub struct Outcome {
     pub stall: Nanos,
     /// How long it took to inject the fault.
     pub injected_in: Nanos,
+    /// How often ownership had changed before the fault.
+    pub flaps: usize,
     /// Whether the other node answered at the end.
     pub moved: bool,
     /// Whether service was there at the end.
@@ -129,7 +146,11 @@ fn all_intervals(run: &mut Run, fault: Fault) -> Result<()> {
 /// # Errors
 /// When the lab or the pair does not come up.
 pub fn repeat(run: &mut Run, fault: Fault, spec: &PairSpec, runs: u32, variant: Variant) -> Result<()> {
-    let label = format!("{}ms", spec.interval.as_millis());
+    let label = match fault {
+        Fault::KillMain => format!("main_{}ms", spec.interval.as_millis()),
+        Fault::KillChild => format!("ha_{}ms", spec.interval.as_millis()),
+        Fault::Kill | Fault::Cut | Fault::Hang | Fault::Stop => format!("{}ms", spec.interval.as_millis()),
+    };
     let mut outcomes = Vec::new();
     run.with_lab(&label, Options { forwarding: true, variant, ..Options::default() }, |run, lab| {
         let _servers = traffic::start_servers(lab, &["s1", "s2", "s3"])?;
@@ -153,7 +174,9 @@ pub fn repeat(run: &mut Run, fault: Fault, spec: &PairSpec, runs: u32, variant: 
 fn judge(run: &mut Run, fault: Fault, spec: &PairSpec, label: &str, outcomes: &[Outcome]) {
     let bound = match fault {
         Fault::Stop => CLEAN_STOP,
-        Fault::Kill | Fault::Cut | Fault::Hang => spec.active_down(1) + ALLOWANCE,
+        Fault::Kill | Fault::Cut | Fault::Hang | Fault::KillMain | Fault::KillChild => {
+            spec.active_down(1).max(spec.active_down(0)) + ALLOWANCE
+        }
     };
     let report = &mut run.report;
     let series = |pick: fn(&Outcome) -> Nanos| -> Vec<f64> { outcomes.iter().map(|o| ms(pick(o))).collect() };
@@ -172,6 +195,10 @@ fn judge(run: &mut Run, fault: Fault, spec: &PairSpec, label: &str, outcomes: &[
     report.count(format!("runs_{label}_quiet"), quiet.len());
     let most = outcomes.iter().map(|o| o.owners).max().unwrap_or(0);
     report.count(format!("owners_max_{label}"), most);
+    report.count(
+        format!("flaps_before_fault_{label}"),
+        outcomes.iter().map(|o| o.flaps).sum(),
+    );
     let mut sorted = series(|o| o.udp);
     sorted.sort_by(f64::total_cmp);
     let middle = median(&sorted).unwrap_or(f64::MAX);
@@ -240,8 +267,10 @@ pub fn once(run: &mut Run, lab: &OneArm, fault: Fault, spec: &PairSpec, number: 
     let jitter = run.random_span(spec.interval);
     clock::observe(Duration::from_millis(500) + jitter);
 
+    // At a short interval a stall of the machine may have moved ownership already: the fault is for who owns now.
+    let active = usize::from(pair.nodes[0].role()? != Role::Active && pair.nodes[1].role()? == Role::Active);
     let before = clock::now();
-    inject(lab, &pair, fault)?;
+    inject(lab, pair.nodes[active].as_ref(), fault)?;
     let after = clock::now();
     let mut window = Duration::from_nanos(spec.active_down(1)) + Duration::from_secs(1);
     if run.wanted.kind == Kind::Ucarp {
@@ -252,7 +281,8 @@ pub fn once(run: &mut Run, lab: &OneArm, fault: Fault, spec: &PairSpec, number: 
     } else {
         window
     });
-    heal(lab, &mut pair, fault)?;
+    let patience = pair.patience();
+    heal(lab, pair.nodes[active].as_mut(), fault, patience)?;
     clock::observe(Duration::from_millis(1500));
 
     let end = clock::now();
@@ -295,6 +325,7 @@ pub fn once(run: &mut Run, lab: &OneArm, fault: Fault, spec: &PairSpec, number: 
             back.max(before) + 50 * MS,
         ),
         injected_in: after - before,
+        flaps: owners.changes(begun, before),
         moved: last.is_some() && last != first,
         served,
     };
@@ -302,10 +333,13 @@ pub fn once(run: &mut Run, lab: &OneArm, fault: Fault, spec: &PairSpec, number: 
     Ok(outcome)
 }
 
-fn inject(lab: &OneArm, pair: &Pair, fault: Fault) -> Result<()> {
-    let active = &pair.nodes[0];
+fn inject(lab: &OneArm, active: &dyn Node, fault: Fault) -> Result<()> {
+    let pids = active.pids();
+    let kill = |pid: Option<&i32>| pid.iter().for_each(|p| process::signal(**p, Signal::SIGKILL));
     match fault {
         Fault::Kill => active.sigkill_all(),
+        Fault::KillMain => kill(pids.first()),
+        Fault::KillChild => kill(pids.last()),
         Fault::Cut => lab.switch().cut(active.short())?,
         Fault::Hang => active.sigstop_all(),
         Fault::Stop => active.ask_to_stop(),
@@ -313,14 +347,14 @@ fn inject(lab: &OneArm, pair: &Pair, fault: Fault) -> Result<()> {
     Ok(())
 }
 
-fn heal(lab: &OneArm, pair: &mut Pair, fault: Fault) -> Result<()> {
-    let patience = pair.patience();
-    let failed = &mut pair.nodes[0];
+fn heal(lab: &OneArm, failed: &mut dyn Node, fault: Fault, patience: Duration) -> Result<()> {
     match fault {
         Fault::Kill => failed.reap(Duration::from_secs(5))?,
         Fault::Stop => failed.reap(patience)?,
         Fault::Cut => lab.switch().mend(failed.short())?,
         Fault::Hang => failed.sigcont_all(),
+        // What the survivor does then is its own affair; a service manager would start it anew.
+        Fault::KillMain | Fault::KillChild => {}
     }
     Ok(())
 }

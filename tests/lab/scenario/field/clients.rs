@@ -40,13 +40,23 @@ pub(super) fn nodes_as_client(run: &mut Run) -> Result<()> {
                 output.status.code() != Some(28) && took < 500.0,
                 format!("{took} ms {complaint}"),
             );
-            let node = pair.nodes[0].as_onearm().context("only onearm has a probe")?;
-            let probe = node.ask(&["probe", &format!("{VIP}:80")])?;
-            let connected = probe.get("connected").and_then(serde_json::Value::as_bool);
+            let standby = pair.nodes[1].as_onearm().context("only onearm has a probe")?;
+            let probe = standby.ask(&["probe", &format!("{VIP}:80")])?;
             run.report.check(
-                format!("{word}: `onearm probe` from the Active connects"),
-                connected == Some(true),
+                format!("{word}: `onearm probe` connects from the Standby"),
+                probe.get("connected").and_then(serde_json::Value::as_bool) == Some(true),
                 probe.to_string(),
+            );
+            // The Active cannot be its own client; until nodes ask each other it says so (exit code 4: refused by state).
+            let active = pair.nodes[0].as_onearm().context("only onearm has a probe")?;
+            let output = active.cli(&["probe", &format!("{VIP}:80"), "--json"])?;
+            let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+            run.report.check(
+                format!(
+                    "{word}: `onearm probe` on the Active answers through the Standby or says who to ask"
+                ),
+                output.status.success() || (output.status.code() == Some(4) && said.contains("Standby")),
+                said,
             );
             pair.scrap()
         })?;

@@ -35,6 +35,9 @@ pub fn answer<P: Packet, T: Tables>(packet: &mut P, work: &mut Work, tables: &T)
             let gateway = tables.server_net(slot, key.saddr).unwrap_or(0);
             if gateway == 0 { work.leg.addr } else { gateway }
         };
+        if work.answer_from == 0 {
+            return discard(tables, Counter::TtlExpired);
+        }
         if !may_send(tables, refusal::TIME_EXCEEDED_ALL, key.saddr, work.now) {
             return discard(tables, Counter::RefusalLimited);
         }

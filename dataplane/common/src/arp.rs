@@ -3,7 +3,7 @@
 use crate::{
     counter::Counter,
     event::{Event, kind},
-    packet::{Packet, is_group},
+    packet::{Packet, is_group, mac_number},
     tables::{Tables, discard, pass, report},
     transmit::send_back,
     wire::{arp, is_special},
@@ -27,8 +27,9 @@ pub fn arp<P: Packet, T: Tables>(packet: &mut P, work: &Work, tables: &T) -> Ste
     let target = request.u32::<{ arp::TPA }>();
     if let Some(owned) = tables.owned(arrival.slot, sender) {
         let now = tables.now();
-        if now >= tables.lease(owned.group) {
-            return pass(tables); // The owner announces itself.
+        let reflected = mac_number(sender_mac) == mac_number(work.leg.mac);
+        if reflected || now >= tables.lease(owned.group) {
+            return pass(tables); // Our own announcement come back, or the owner's.
         }
         let conflict = Event {
             kind: kind::ADDRESS_CONFLICT,

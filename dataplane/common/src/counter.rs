@@ -83,7 +83,7 @@ counters! {
     TableFull = "table_full",
     /// Dropped: half-open budget used up and nothing to evict.
     HalfOpenFull = "half_open_full",
-    /// Dropped: new flow while its bucket stayed locked.
+    /// Dropped: new flow while its bucket stayed locked, or packet of a flow that was removed at the same moment.
     LockContended = "lock_contended",
     /// Dropped: next hop not resolved.
     NoNeighbour = "no_neighbour",

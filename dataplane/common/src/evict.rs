@@ -9,7 +9,7 @@ use crate::{
     maps::{WAYS, proto},
     phase::Phase,
     table,
-    tables::{Tables, discard, geometry, tick, ticks_since},
+    tables::{Tables, discard, geometry, half_open_full, tick, ticks_since},
     work::{Memory, Step, Work},
 };
 
@@ -31,7 +31,7 @@ pub fn evict<T: Tables>(work: &mut Work, tables: &T) -> Step {
         counter = Counter::HalfOpenEvicted;
         (at, incarnation) = victim(work, tables, &geometry);
         if incarnation == 0 {
-            return if tables.half_open() >= u64::from(node.half_open_budget) {
+            return if half_open_full(tables, node) {
                 refuse(work, tables, kind::HALF_OPEN_FULL, Counter::HalfOpenFull)
             } else {
                 refuse(work, tables, kind::TABLE_FULL, Counter::TableFull)
@@ -44,7 +44,7 @@ pub fn evict<T: Tables>(work: &mut Work, tables: &T) -> Step {
             tables.add_half_open(u64::MAX);
         }
     }
-    if replacing && tables.half_open() >= u64::from(node.half_open_budget) {
+    if replacing && work.forward.proto == proto::TCP && half_open_full(tables, node) {
         return Step::Next(Phase::Evict);
     }
     Step::Next(Phase::Create)

@@ -8,7 +8,7 @@ use crate::{
     hash,
     maps::{Server, Service, hairpin, mode, proto, scheduler, server},
     phase::Phase,
-    tables::{Tables, discard, report, tick},
+    tables::{Tables, discard, half_open_full, report, tick},
     work::{Step, Work},
 };
 
@@ -68,8 +68,7 @@ pub fn schedule<T: Tables>(work: &mut Work, tables: &T) -> Step {
     work.attempt = 0;
     work.seed = tables.random();
     fill(work, tables, service, index, server, both, hairpin);
-    let half_open_full =
-        work.arrival.key.proto == proto::TCP && tables.half_open() >= u64::from(node.half_open_budget);
+    let half_open_full = work.arrival.key.proto == proto::TCP && half_open_full(tables, node);
     if work.old_incarnation != 0 || half_open_full {
         Step::Next(Phase::Evict)
     } else {

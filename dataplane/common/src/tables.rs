@@ -114,6 +114,13 @@ pub const fn ticks_since(now: u32, then: u32) -> u32 {
     if age > u32::MAX / 2 { 0 } else { age }
 }
 
+/// True if no half-open flow may be added. The count is corrected by user space while packets change it: it may be below
+/// zero for a moment.
+#[inline(always)]
+pub fn half_open_full<T: Tables>(tables: &T, node: &Node) -> bool {
+    tables.half_open().cast_signed() >= i64::from(node.half_open_budget)
+}
+
 /// Drops the packet for a reason.
 #[inline(always)]
 pub fn discard<T: Tables>(tables: &T, reason: Counter) -> Step {

@@ -112,10 +112,13 @@ pub fn work() -> Option<&'static mut Work> {
     WORK.get_ptr_mut(0).map(|work| unsafe { &mut *work })
 }
 
-/// Sends through a leg's interface.
+/// Sends through a leg's interface; one that is not in the map is an error of the loader.
 #[inline(always)]
 pub fn redirect(leg: u32) -> u32 {
-    TX_PORTS.redirect(leg, u64::from(xdp_action::XDP_DROP)).unwrap_or(xdp_action::XDP_DROP)
+    TX_PORTS.redirect(leg, 0).unwrap_or_else(|_| {
+        Kernel.count(Counter::Internal);
+        xdp_action::XDP_DROP
+    })
 }
 
 /// Goes on with a phase; returns only if it is missing.

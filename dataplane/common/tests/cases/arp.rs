@@ -99,6 +99,17 @@ fn without_lease<E: Engine>(e: &mut E) {
     );
 }
 
+fn reflected<E: Engine>(e: &mut E) {
+    let own = arp(
+        ArpOperation::REQUEST,
+        (OUR_MAC, ip(VIP)),
+        ([0; 6], ip(VIP)),
+        BROADCAST,
+    );
+    expect_pass(e, &own);
+    assert_eq!(e.counters(), [("passed", 1)]);
+}
+
 fn conflicts<E: Engine>(e: &mut E) {
     let stranger = [2, 0, 0, 0, 9, 9];
     let frames: [(ArpOperation, Ipv4Addr); 3] = [
@@ -146,6 +157,11 @@ pub fn cases<E: Engine>() -> Vec<Case<E>> {
             "without a lease nothing is answered and announcements pass",
             Setup::classic,
             without_lease,
+        ),
+        case(
+            "our own announcement come back is no conflict",
+            Setup::classic,
+            reflected,
         ),
         case(
             "an owned sender on somebody else's frame is a conflict",

@@ -4,13 +4,9 @@ use super::{Case, Talk, case, forwarded, forwarded_from};
 use crate::support::{
     Engine, Setup,
     frames::{Body, end, ip},
-    setup::{HALF, ROUTER_MAC, S1_MAC, S2, ServiceSpec, VIP},
+    setup::{HALF, ROUTER_MAC, S1_MAC, ServiceSpec, VIP},
 };
-use onearm_dataplane_common::{
-    counter::Counter,
-    flow::State,
-    maps::{proto, scheduler},
-};
+use onearm_dataplane_common::{flow::State, maps::proto};
 
 pub fn outside() -> Talk {
     Talk {
@@ -105,54 +101,6 @@ fn udp(spec: &ServiceSpec<'_>) -> Setup {
     })
 }
 
-/// Two servers by turns: the third connection is the first server's again.
-fn round_robin<E: Engine>(e: &mut E) {
-    let mut servers = Vec::new();
-    for port in 40_000..40_008 {
-        let frame = crate::support::frames::tcp("192.168.10.50:1", "192.168.100.100:80", "S", 1, 0);
-        let frame = crate::support::frames::Frame {
-            from: super::End(frame.from.0, port),
-            ..frame
-        }
-        .build();
-        let out = super::expect(e, &frame, crate::support::Verdict::Transmit);
-        servers.push(super::ends(&out).1.0);
-    }
-    let [first, second] = [ip("192.168.100.10"), ip(S2)];
-    assert_eq!(
-        servers,
-        [first, first, first, second, first, first, first, second]
-    );
-}
-
-/// The same client comes to the same server again, whatever port of the VIP it calls.
-fn maglev<E: Engine>(e: &mut E) {
-    let mut chosen = std::collections::HashMap::<_, std::collections::HashSet<_>>::new();
-    for host in 1..=60 {
-        for vip in ["192.168.100.100:80", "192.168.100.100:81"] {
-            let from = format!("192.168.10.{host}:4711");
-            let out = super::expect(
-                e,
-                &crate::support::frames::tcp(&from, vip, "S", 1, 0).build(),
-                crate::support::Verdict::Transmit,
-            );
-            chosen.entry(host).or_default().insert(super::ends(&out).1.0);
-        }
-    }
-    assert!(
-        chosen.values().all(|servers| servers.len() == 1),
-        "one client, one server"
-    );
-    let first = chosen
-        .values()
-        .filter(|s| s.contains(&ip("192.168.100.10")))
-        .count();
-    assert!(
-        (15..=45).contains(&first),
-        "{first} of 60 clients on one of two servers"
-    );
-}
-
 pub fn cases<E: Engine>() -> Vec<Case<E>> {
     let both = || Setup::service(&ServiceSpec::BOTH_NAT);
     let dnat = || Setup::service(&ServiceSpec::DNAT);
@@ -185,65 +133,5 @@ pub fn cases<E: Engine>() -> Vec<Case<E>> {
         ),
         case("b48 every length, sums that wrap, both-nat", both, b48),
         case("b48 every length, sums that wrap, dnat", dnat, b48),
-        case(
-            "weighted round robin follows its sequence",
-            || {
-                Setup::service(&ServiceSpec {
-                    servers: &[1, 1, 1, 2],
-                    ..ServiceSpec::BOTH_NAT
-                })
-            },
-            round_robin,
-        ),
-        case(
-            "maglev keeps a client on its server over all ports",
-            || {
-                let spec = ServiceSpec {
-                    scheduler: scheduler::MAGLEV,
-                    servers: &[1, 2, 2, 1, 1, 2],
-                    ..ServiceSpec::BOTH_NAT
-                };
-                let mut setup = Setup::service(&spec).with(&ServiceSpec {
-                    port: 81,
-                    ..spec.clone()
-                });
-                setup.service[1].1.table = setup.service[0].1.table;
-                setup
-            },
-            maglev,
-        ),
-        case(
-            "a port of its own on the server, both-nat",
-            || {
-                let mut setup = Setup::service(&ServiceSpec::BOTH_NAT);
-                setup.servers[0].1.port = 8080u16.to_be();
-                setup
-            },
-            |e| {
-                let talk = Talk {
-                    server: end("192.168.100.10:8080"),
-                    ..outside()
-                };
-                talk.handshake(e, 5, 6);
-                assert_eq!(e.counter(Counter::FlowCreated), 1);
-            },
-        ),
-        case(
-            "a server behind a router gets it by the router's MAC",
-            || {
-                Setup::service(&ServiceSpec {
-                    servers: &[3],
-                    ..ServiceSpec::BOTH_NAT
-                })
-            },
-            |e| {
-                let talk = Talk {
-                    server: end("10.20.30.40:80"),
-                    server_mac: ROUTER_MAC,
-                    ..outside()
-                };
-                talk.handshake(e, 5, 6);
-            },
-        ),
     ]
 }

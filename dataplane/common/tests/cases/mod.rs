@@ -2,6 +2,7 @@
 
 mod arp;
 mod balanced;
+mod choice;
 mod edges;
 mod egress;
 mod hairpin;
@@ -37,9 +38,10 @@ pub fn case<E: Engine>(description: &'static str, setup: fn() -> Setup, check: f
 
 /// Runs every case, each from an empty table; names all that fail.
 pub fn run_all<E: Engine>(engine: &mut E) {
-    let tables: [Vec<Case<E>>; 11] = [
+    let tables: [Vec<Case<E>>; 12] = [
         arp::cases(),
         balanced::cases(),
+        choice::cases(),
         edges::cases(),
         egress::cases(),
         hairpin::cases(),

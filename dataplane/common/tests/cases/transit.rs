@@ -175,6 +175,22 @@ pub fn cases<E: Engine>() -> Vec<Case<E>> {
             leaked_replies,
         ),
         case("TTL 1 is answered from the gateway address", dnat, ttl),
+        case(
+            "TTL 1 without an address to answer from",
+            || {
+                let mut setup = dnat();
+                setup.server_nets[0].2 = 0;
+                setup.legs[0].1.addr = 0;
+                setup
+            },
+            |e| {
+                let frame = udp("192.168.100.10:40000", "198.51.100.7:33434")
+                    .ttl(1)
+                    .via(S1_MAC)
+                    .build();
+                expect_drop(e, &frame, Counter::TtlExpired);
+            },
+        ),
         case("what is no transit", dnat, not_transit),
         case("neighbours that are not resolved", dnat, unresolved),
         case(

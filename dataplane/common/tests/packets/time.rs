@@ -199,6 +199,17 @@ fn events_say_what_is_wanted_once_a_second() {
 }
 
 #[test]
+fn a_count_of_half_open_flows_below_zero_refuses_nobody() {
+    let mut host = two_servers();
+    onearm_dataplane_common::tables::Tables::add_half_open(&host, u64::MAX);
+    talk().syn(&mut host, 1);
+    assert_eq!(
+        host.counter(Counter::HalfOpenFull) + host.counter(Counter::HalfOpenEvicted),
+        0
+    );
+}
+
+#[test]
 fn a_datagram_flow_stays_with_its_server() {
     let mut host = Host::new(&Setup::service(&ServiceSpec {
         proto: proto::UDP,

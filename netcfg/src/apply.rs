@@ -25,18 +25,17 @@ impl Kernel {
     /// # Errors
     /// Every error of the last attempt, [`Error::NotVerified`] if something is still outstanding.
     pub fn apply(&mut self, state_dir: &mut StateDir, desired: &Desired) -> Result<Found, Vec<Error>> {
-        let wanted = desired.state();
         let mut errors = Vec::new();
         for _ in 0..ATTEMPTS {
             let found = self.query(desired).map_err(|error| vec![error])?;
-            let changes = diff(&wanted, &found.state);
+            let changes = diff(&found.reachable(desired.state()), &found.state);
             if changes.is_empty() {
                 return Ok(found);
             }
             errors = self.perform(state_dir, &found, changes);
         }
         let found = self.query(desired).map_err(|error| vec![error])?;
-        let mut changes = diff(&wanted, &found.state);
+        let mut changes = diff(&found.reachable(desired.state()), &found.state);
         if changes.is_empty() {
             return Ok(found);
         }

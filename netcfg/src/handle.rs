@@ -125,6 +125,20 @@ impl Netcfg {
         Ok(status.clone())
     }
 
+    /// Waits until the guards of a state asked for, or of a later one, stand: then the program may be attached. Does
+    /// not wait for settings, offloads and neighbours. Cancel-safe.
+    ///
+    /// # Errors
+    /// [`Ended`] if the reconciling thread has ended.
+    pub async fn guarded(&self, revision: u64) -> Result<Status, Ended> {
+        let mut status = self.status.clone();
+        let status = status
+            .wait_for(|status| status.guarded >= revision)
+            .await
+            .map_err(|_| Ended)?;
+        Ok(status.clone())
+    }
+
     /// The live picture.
     pub fn picture(&self) -> watch::Receiver<Picture> {
         self.picture.clone()

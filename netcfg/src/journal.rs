@@ -147,6 +147,8 @@ pub struct StateDir {
     entries: Vec<Entry>,
     discarded: usize,
     damaged: usize,
+    /// The last line has no end: the next one must not continue it.
+    torn: bool,
     journal: File,
     _lock: File,
 }
@@ -197,13 +199,35 @@ impl StateDir {
                 Err(_) => damaged += 1,
             }
         }
-        let journal = rewrite(path, &entries)?;
+        let torn = text.last().is_some_and(|byte| *byte != b'\n');
+        let stale = torn || discarded + damaged > 0;
+        let cleaned = if stale {
+            rewrite(path, &entries).map(Some)
+        } else {
+            Ok(None)
+        };
+        let cleaned = cleaned.unwrap_or_else(|error| {
+            // A full disk must not keep anybody from putting things back.
+            tracing::warn!(error = %crate::restore::text_of(&error), "journal not cleaned");
+            None
+        });
+        let torn = torn && cleaned.is_none();
+        let journal = match cleaned {
+            Some(journal) => journal,
+            None => OpenOptions::new()
+                .create(true)
+                .append(true)
+                .open(&journal_path)
+                .and_then(|file| File::open(path)?.sync_all().map(|()| file))
+                .map_err(failed("open", &journal_path))?,
+        };
         Ok(Self {
             path: path.to_owned(),
             place,
             entries,
             discarded,
             damaged,
+            torn,
             journal,
             _lock: lock,
         })
@@ -238,7 +262,10 @@ impl StateDir {
             return Ok(());
         }
         let path = self.path.join(JOURNAL);
-        let text = lines(&entries).map_err(failed("encode", &path))?;
+        let mut text = lines(&entries).map_err(failed("encode", &path))?;
+        if self.torn {
+            text.insert(0, b'\n');
+        }
         let before = self.journal.metadata().map_err(failed("write", &path))?.len();
         let written = self
             .journal
@@ -251,6 +278,7 @@ impl StateDir {
             }
             return Err(failed("write", &path)(error));
         }
+        self.torn = false;
         self.entries.extend(entries);
         Ok(())
     }
@@ -260,7 +288,15 @@ impl StateDir {
     /// # Errors
     /// [`Error::Journal`]: the old journal still stands.
     pub(crate) fn replace(&mut self, entries: Vec<Entry>) -> Result<(), Error> {
-        self.journal = rewrite(&self.path, &entries)?;
+        if entries.is_empty() {
+            // Works on a full disk, too.
+            let path = self.path.join(JOURNAL);
+            let cut = self.journal.set_len(0).and_then(|()| self.journal.sync_data());
+            cut.map_err(failed("empty", &path))?;
+        } else {
+            self.journal = rewrite(&self.path, &entries)?;
+        }
+        self.torn = false;
         self.entries = entries;
         Ok(())
     }

@@ -1,5 +1,7 @@
 //! The way to the kernel: sockets for rtnetlink and ethtool.
 
+use std::path::Path;
+
 use crate::{
     error::Error,
     name::Family,
@@ -43,6 +45,11 @@ impl Kernel {
         }
     }
 
+    /// Whether the kernel speaks IPv6 (`ipv6.disable=1` takes it away; what is asked of it then is refused).
+    pub(crate) fn has_ipv6() -> bool {
+        Path::new("/proc/sys/net/ipv6").exists()
+    }
+
     pub(crate) fn links(&mut self) -> Result<Vec<LinkMessage>, Error> {
         self.requests
             .list(&link::list(), link::read)
@@ -52,10 +59,14 @@ impl Kernel {
     pub(crate) fn neighbours(&mut self) -> Result<Vec<NeighbourMessage>, Error> {
         let mut all = Vec::new();
         for family in Family::BOTH {
+            let neighbours = self
+                .requests
+                .list(&neighbour::list(family), neighbour::read)
+                .map_err(failed("neighbours"))?;
             all.extend(
-                self.requests
-                    .list(&neighbour::list(family), neighbour::read)
-                    .map_err(failed("neighbours"))?,
+                neighbours
+                    .into_iter()
+                    .filter(|neighbour| Family::of(neighbour.address) == family),
             );
         }
         Ok(all)
@@ -64,11 +75,12 @@ impl Kernel {
     pub(crate) fn rules(&mut self) -> Result<Vec<RuleMessage>, Error> {
         let mut all = Vec::new();
         for family in Family::BOTH {
-            all.extend(
-                self.requests
-                    .list(&rule::list(family), rule::read)
-                    .map_err(failed("rules"))?,
-            );
+            let rules = self
+                .requests
+                .list(&rule::list(family), rule::read)
+                .map_err(failed("rules"))?;
+            // Asked for a family it does not speak, the kernel tells of all it does.
+            all.extend(rules.into_iter().filter(|rule| rule.rule.family == family));
         }
         Ok(all)
     }
@@ -81,7 +93,8 @@ impl Kernel {
                 .requests
                 .list(&route::list(family, table), route::read)
                 .map_err(failed("routes"))?;
-            all.extend(routes.into_iter().filter(|route| route.table == table));
+            let ours = |route: &RouteMessage| route.table == table && Family::of(route.to.addr()) == family;
+            all.extend(routes.into_iter().filter(ours));
         }
         Ok(all)
     }

@@ -14,6 +14,7 @@ use crate::{
     marks,
     name::{Family, IfName, LegSysctl},
     netlink::{link::LinkMessage, neighbour::NeighbourMessage, rule::RuleMessage},
+    restore::text_of,
     state::{Desired, LegState, RuleAction, State},
     sysctl,
 };
@@ -70,6 +71,14 @@ pub enum Fault {
     },
 }
 
+impl Fault {
+    pub(crate) fn refused(error: &Error) -> Self {
+        Self::Refused {
+            error: text_of(error),
+        }
+    }
+}
+
 /// What a query found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Found {
@@ -79,8 +88,21 @@ pub struct Found {
     pub devices: BTreeMap<IfName, Device>,
     /// What cannot be repaired.
     pub faults: BTreeSet<Fault>,
+    /// The kernel speaks IPv6.
+    pub ipv6: bool,
     pub(crate) links: Vec<LinkMessage>,
     pub(crate) neighbours: Vec<NeighbourMessage>,
+}
+
+impl Found {
+    /// The part of a desired state this kernel can have.
+    pub(crate) fn reachable(&self, desired: State) -> State {
+        if self.ipv6 {
+            desired
+        } else {
+            desired.without_ipv6()
+        }
+    }
 }
 
 /// What to ask about besides the links.
@@ -102,9 +124,10 @@ impl Parts {
 impl Kernel {
     /// Reads the state of everything `desired` speaks of, and of everything that carries our marks.
     ///
+    /// A setting or offload that cannot be read is a fault: it must not keep the guards from being seen.
+    ///
     /// # Errors
-    /// [`Error::List`], [`Error::Sysctl`], [`Error::Ethtool`], [`Error::Netlink`]. A leg that vanishes meanwhile is no
-    /// error: it is missing.
+    /// [`Error::List`]. A leg that vanishes meanwhile is no error: it is missing.
     pub fn query(&mut self, desired: &Desired) -> Result<Found, Error> {
         self.query_parts(desired, Parts::ALL)
     }
@@ -112,6 +135,7 @@ impl Kernel {
     /// [`Kernel::query`] limited to some parts; the others are left empty.
     pub(crate) fn query_parts(&mut self, desired: &Desired, parts: Parts) -> Result<Found, Error> {
         let mut found = Found {
+            ipv6: Kernel::has_ipv6(),
             links: self.links()?,
             ..Found::default()
         };
@@ -131,19 +155,21 @@ impl Kernel {
             let mut state = LegState::default();
             if parts.settings {
                 for key in leg.sysctls.keys() {
-                    match sysctl::read(name, key)? {
-                        Some(value) => drop(state.sysctls.insert(key.clone(), value)),
-                        None => {
+                    match sysctl::read(name, key) {
+                        Ok(Some(value)) => drop(state.sysctls.insert(key.clone(), value)),
+                        Ok(None) => {
                             found.faults.insert(Fault::SettingUnknown {
                                 leg: name.clone(),
                                 key: key.clone(),
                             });
                         }
+                        Err(error) => drop(found.faults.insert(Fault::refused(&error))),
                     }
                 }
-                if !leg.offloads.is_empty() {
-                    self.query_offloads(&device, &leg.offloads, &mut state, &mut found.faults)?;
-                }
+                let asked = self.query_offloads(&device, &leg.offloads, &mut state, &mut found.faults);
+                found
+                    .faults
+                    .extend(asked.err().map(|error| Fault::refused(&error)));
             }
             found.state.legs.insert(name.clone(), state);
             found.devices.insert(name.clone(), device);
@@ -175,6 +201,9 @@ impl Kernel {
         state: &mut LegState,
         faults: &mut BTreeSet<Fault>,
     ) -> Result<(), Error> {
+        if wanted.is_empty() {
+            return Ok(());
+        }
         let sets = match self.ethtool()?.features(device.ifindex) {
             Ok(sets) => sets,
             Err(error) if is_gone(&error) => return Ok(()),

@@ -133,7 +133,7 @@ impl Kernel {
             discarded: state_dir.discarded(),
             ..Restored::default()
         };
-        self.put_back(state_dir, |_, _| true, &mut restored);
+        let mut kept = self.put_back(state_dir, |_, _| true, &mut restored);
         let ours = Lent::marks();
         let earlier = state_dir
             .entries()
@@ -152,35 +152,34 @@ impl Kernel {
             }
         }
         if restored.errors.is_empty() {
-            let place = state_dir.place().clone();
-            let rest = state_dir
-                .entries()
-                .iter()
-                .filter(|entry| entry.place != place)
-                .cloned()
-                .collect();
-            if let Err(error) = state_dir.replace(rest) {
-                restored.errors.push(error);
-            }
+            let place = state_dir.place();
+            kept.retain(|entry| entry.place != *place || entry.device.is_some());
+        }
+        if kept != state_dir.entries()
+            && let Err(error) = state_dir.replace(kept)
+        {
+            restored.errors.push(error);
         }
         restored
     }
 
-    /// Puts back what is lent and selected, and takes it out of the journal.
+    /// Puts back what is lent and selected; returns what is to stay in the journal.
     pub(crate) fn put_back(
         &mut self,
-        state_dir: &mut StateDir,
+        state_dir: &StateDir,
         selected: impl Fn(&Device, &Lent) -> bool,
         restored: &mut Restored,
-    ) {
+    ) -> Vec<Entry> {
         let links = match self.links() {
             Ok(links) => links,
-            Err(error) => return restored.errors.push(error),
+            Err(error) => {
+                restored.errors.push(error);
+                return state_dir.entries().to_vec();
+            }
         };
-        let entries = state_dir.entries().to_vec();
         let mut kept = Vec::new();
         let mut chains: Vec<Chain<'_>> = Vec::new();
-        for entry in &entries {
+        for entry in state_dir.entries() {
             let Some(device) = entry
                 .device
                 .as_ref()
@@ -205,9 +204,6 @@ impl Kernel {
                 }),
             }
         }
-        if chains.is_empty() {
-            return;
-        }
         for chain in chains {
             let now = links.iter().find(|link| chain.device.is_same(&device_of(link)));
             let outcome = match now {
@@ -223,9 +219,7 @@ impl Kernel {
             });
             restored.note(Some(leg), &chain.entries[0].lent, outcome);
         }
-        if let Err(error) = state_dir.replace(kept) {
-            restored.errors.push(error);
-        }
+        kept
     }
 
     /// Goes back through what was written, newest first, as far as each value found is the one written.

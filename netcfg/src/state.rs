@@ -173,6 +173,19 @@ impl Desired {
     }
 }
 
+impl State {
+    /// What of it can be had from a kernel that does not speak IPv6.
+    #[must_use]
+    pub fn without_ipv6(mut self) -> Self {
+        self.rules.retain(|rule| rule.family == Family::Ipv4);
+        self.routes.retain(|route| route.to.addr().is_ipv4());
+        for leg in self.legs.values_mut() {
+            leg.neighbours.retain(|address, _| address.is_ipv4());
+        }
+        self
+    }
+}
+
 /// The rules that keep the kernel from forwarding what arrives on a leg and belongs to the pair.
 ///
 /// Never `iif LEG` alone (it would cut off containers behind the node) nor `from` without `iif` (it would silence the

@@ -223,4 +223,20 @@ proptest! {
             prop_assert!(added == 0 || desired.routes.is_subset(&between.routes));
         }
     }
+
+    /// A kernel without IPv6 is asked for nothing it cannot give.
+    #[test]
+    fn without_ipv6_nothing_of_it_is_asked_for(desired in desires(), kernel in kernels()) {
+        for change in diff(&desired.state().without_ipv6(), &kernel.without_ipv6()) {
+            let ipv4 = match change {
+                Change::AddRoute(route) | Change::RemoveRoute(route) => route.to.addr().is_ipv4(),
+                Change::AddRule(rule) | Change::RemoveRule(rule) => rule.family == crate::name::Family::Ipv4,
+                Change::AddNeighbour { address, .. }
+                | Change::ForgetNeighbour { address, .. }
+                | Change::RemoveNeighbour { address, .. } => address.is_ipv4(),
+                Change::SetSysctl { .. } | Change::SetOffload { .. } => true,
+            };
+            prop_assert!(ipv4);
+        }
+    }
 }

@@ -97,6 +97,32 @@ fn a_torn_last_line_is_dropped_and_does_not_spoil_the_next_one() {
     }
 }
 
+/// Where the journal cannot be cleaned (the name of the new one is taken by a directory), it is used as it is.
+#[test]
+fn a_torn_journal_that_cannot_be_rewritten_still_takes_entries() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join(JOURNAL);
+    reopened(directory.path(), "a")
+        .record(vec![entry("a", "1", "0"), entry("a", "0", "2")])
+        .unwrap();
+    let whole = fs::read(&path).unwrap();
+    fs::write(&path, &whole[..whole.len() - 9]).unwrap();
+    fs::create_dir(directory.path().join(JOURNAL_NEW)).unwrap();
+    let mut state = reopened(directory.path(), "a");
+    assert_eq!((state.entries().len(), state.damaged()), (1, 1));
+    state.record(vec![entry("a", "0", "3")]).unwrap();
+    state.record(vec![entry("a", "3", "4")]).unwrap();
+    drop(state);
+    let mut state = reopened(directory.path(), "a");
+    assert_eq!(
+        state.entries(),
+        [entry("a", "1", "0"), entry("a", "0", "3"), entry("a", "3", "4")]
+    );
+    state.replace(Vec::new()).unwrap();
+    drop(state);
+    assert_eq!(reopened(directory.path(), "a").entries(), []);
+}
+
 #[test]
 fn bytes_that_are_no_text_are_counted_and_the_rest_is_kept() {
     let directory = tempfile::tempdir().unwrap();

@@ -22,7 +22,7 @@ use crate::{
     kernel::Kernel,
     name::IfName,
     query::{Fault, Found, Parts},
-    restore::{Restored, text_of},
+    restore::Restored,
     state::{Desired, Holding, State, guard_rules},
     watch::{Picture, Wake, now},
 };
@@ -150,8 +150,9 @@ impl Reconciler {
         let gateways = gateways(&self.picture.borrow_and_update());
         let mut errors = Vec::new();
         let mut faults = BTreeSet::new();
-        let mut repaired = Vec::new();
+        let mut repaired = BTreeSet::new();
         let mut outstanding = true;
+        let mut guards_missing = true;
         for attempt in 0..=ATTEMPTS {
             let parts = match reach {
                 Reach::Everything => Parts::ALL,
@@ -170,12 +171,14 @@ impl Reconciler {
             faults.clone_from(&found.faults);
             let target = self.target(&wanted.desired, &gateways, &found, reach, &mut faults, suspects);
             let changes = diff(&target, &found.state);
-            if attempt == 0 {
-                repaired = self.repairs(reach, &wanted, &found, &changes);
-            }
+            repaired.extend(self.repairs(reach, &wanted, &found, &changes));
+            guards_missing = changes
+                .iter()
+                .any(|change| matches!(change, Change::AddRoute(_) | Change::AddRule(_)));
             if changes.is_empty() {
                 self.remember(reach, target);
                 outstanding = false;
+                errors.clear();
                 break;
             }
             if attempt == ATTEMPTS {
@@ -187,16 +190,13 @@ impl Reconciler {
             errors.extend(self.give_back(&wanted.desired));
             self.memory.revision = wanted.revision;
         }
-        if outstanding || !errors.is_empty() {
-            faults.extend(errors.iter().map(|error| Fault::Refused {
-                error: text_of(error),
-            }));
-        }
+        faults.extend(errors.iter().map(Fault::refused));
         let full = reach == Reach::Everything;
         self.report(Report {
             verified: (!outstanding && full).then_some(wanted.revision),
+            guarded: (!guards_missing && full).then_some(wanted.revision),
             faults: full.then_some(faults),
-            repaired,
+            repaired: repaired.into_iter().collect(),
         });
         !outstanding
     }
@@ -237,7 +237,7 @@ impl Reconciler {
                 }
             }
         }
-        target
+        found.reachable(target)
     }
 
     /// Legs that are there under another name.
@@ -307,7 +307,12 @@ impl Reconciler {
             }
         };
         let mut restored = Restored::default();
-        self.kernel.put_back(&mut self.state_dir, released, &mut restored);
+        let kept = self.kernel.put_back(&self.state_dir, released, &mut restored);
+        if kept != self.state_dir.entries()
+            && let Err(error) = self.state_dir.replace(kept)
+        {
+            restored.errors.push(error);
+        }
         for line in restored.lines {
             tracing::info!(event = %line, "no longer asked for");
         }

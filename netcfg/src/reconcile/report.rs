@@ -12,6 +12,10 @@ use crate::{diff::Change, query::Fault};
 pub struct Status {
     /// Number of the last desired state that was applied and verified; 0 before the first.
     pub revision: u64,
+    /// Number of the last desired state whose guards (rules and routes) were in place, whatever else was refused: from
+    /// then on the kernel forwards nothing the dataplane should have seen. Never above what was asked for, and not
+    /// lowered when somebody removes a guard: it is put back at once and counted in `repairs`.
+    pub guarded: u64,
     /// Changes made since the start because somebody else had changed what was settled.
     pub repairs: u64,
     /// What stands against the desired state.
@@ -39,6 +43,8 @@ pub enum Event {
 pub(super) struct Report {
     /// The revision that was verified, if one was.
     pub(super) verified: Option<u64>,
+    /// The revision whose guards stand, if they were looked at and do.
+    pub(super) guarded: Option<u64>,
     /// All faults, if all were looked for.
     pub(super) faults: Option<BTreeSet<Fault>>,
     /// Changes made because of somebody else's.
@@ -51,6 +57,7 @@ impl Reconciler {
         let mut status = self.status.borrow().clone();
         let mut events = Vec::new();
         status.revision = report.verified.unwrap_or(status.revision);
+        status.guarded = report.guarded.unwrap_or(status.guarded);
         status.unresolved = self.memory.pace.unresolved();
         status.repairs += u64::try_from(report.repaired.len()).unwrap_or(u64::MAX);
         if let Some(first) = report.repaired.first() {

@@ -118,7 +118,7 @@ impl Watcher {
                 }
                 () = sleep_until(due.into()) => {}
             }
-            if touched == Touched::ALL || now() >= list_at {
+            if touched.has(Touched::LOST) || now() >= list_at {
                 touched = Touched::ALL;
                 list_at = now() + QUIET;
                 routes_at = None;
@@ -165,7 +165,7 @@ impl Watcher {
                     tracing::warn!(%error, "kernel events cannot be read");
                 }
                 self.overruns += 1;
-                touched = Touched::ALL;
+                touched = Touched::LOST;
             }
         }
         self.buffer.clear();

@@ -41,7 +41,9 @@ impl Touched {
     pub(super) const NEIGHBOURS: Self = Self(8);
     /// Routes of the main table: they have to be listed.
     pub(super) const MAIN_ROUTES: Self = Self(16);
-    /// Everything.
+    /// Events were lost: everything has to be listed.
+    pub(super) const LOST: Self = Self(32);
+    /// Everything, as after a complete list.
     pub(super) const ALL: Self = Self(31);
 
     pub(super) fn has(self, other: Self) -> bool {

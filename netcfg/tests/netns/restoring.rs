@@ -285,6 +285,42 @@ fn an_entry_without_its_change_does_no_harm_and_a_chain_of_changes_goes_back_to_
     });
 }
 
+/// A full disk: what cannot be written down is not changed, the guards stand all the same, and everything goes back.
+#[test]
+#[ignore = "needs root"]
+fn a_full_disk_leaves_settings_alone_and_opens_no_way_past_the_guards() {
+    in_fresh_namespace(|| {
+        let _far = lan();
+        let before = snapshot(&["leg0"]);
+        nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNS).unwrap();
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().display();
+        sh(&format!(
+            "mount --make-rprivate /; mount -t tmpfs -o size=64k none {path}"
+        ));
+        let fill = || sh(&format!("cat /dev/zero > {path}/filler 2>/dev/null || true"));
+        let mut state = StateDir::acquire(directory.path()).unwrap();
+        let mut kernel = Kernel::open().unwrap();
+        fill();
+        let errors = kernel.apply(&mut state, &lan_desired(false)).unwrap_err();
+        assert!(
+            errors.iter().any(|error| matches!(error, Error::Journal { .. })),
+            "{errors:?}"
+        );
+        assert!(sh("ip rule").contains("from 192.168.100.0/24 iif leg0 blackhole"));
+        assert_eq!(sh("sysctl -n net.ipv4.conf.leg0.send_redirects"), "1\n");
+        assert!(sh("ethtool -k leg0").contains("rx-vlan-offload: on"));
+        sh(&format!("rm {path}/filler"));
+        kernel.apply(&mut state, &lan_desired(false)).unwrap();
+        assert_eq!(sh("sysctl -n net.ipv4.conf.leg0.send_redirects"), "0\n");
+        fill();
+        drop(state);
+        restored(directory.path());
+        assert_eq!(snapshot(&["leg0"]), before);
+        assert_eq!(outcomes(directory.path()), []);
+    });
+}
+
 /// A manager that writes its value again and again must not fill the disk.
 #[test]
 #[ignore = "needs root"]

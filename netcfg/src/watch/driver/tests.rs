@@ -22,7 +22,7 @@ fn an_overrun_means_that_everything_is_listed_anew() {
         let mut watcher = watcher(picture, wanted);
         assert_eq!(
             watcher.take(Err(io::Error::from_raw_os_error(libc::ENOBUFS))),
-            Touched::ALL
+            Touched::LOST
         );
         watcher.publish(Touched::ALL);
         assert_eq!(seen.borrow().overruns, 1);

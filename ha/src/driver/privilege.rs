@@ -2,8 +2,9 @@
 
 use nix::sys::mman::{MlockAllFlags, mlockall};
 use nix::sys::prctl::{set_dumpable, set_timerslack};
-use nix::sys::resource::{Resource, setrlimit};
+use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit, setrlimit};
 use nix::sys::signal::{SigSet, Signal};
+use nix::unistd::geteuid;
 use serde::{Deserialize, Serialize};
 
 use crate::sys;
@@ -38,9 +39,20 @@ impl Grants {
         set_timerslack(1).ok();
         Self {
             realtime: sys::realtime(REALTIME_PRIORITY).is_ok(),
-            memory_locked: mlockall(MlockAllFlags::MCL_CURRENT | MlockAllFlags::MCL_FUTURE).is_ok(),
+            memory_locked: lock_memory(),
             no_core_dump,
             signals_held: signals.thread_block().is_ok(),
         }
+    }
+}
+
+/// Locks what there is, and what comes if no limit could make a later allocation fail. An unprivileged process wants
+/// `LimitMEMLOCK=infinity`.
+fn lock_memory() -> bool {
+    let unlimited = getrlimit(Resource::RLIMIT_MEMLOCK).is_ok_and(|(soft, _)| soft == RLIM_INFINITY);
+    if unlimited || geteuid().is_root() {
+        mlockall(MlockAllFlags::MCL_CURRENT | MlockAllFlags::MCL_FUTURE).is_ok()
+    } else {
+        mlockall(MlockAllFlags::MCL_CURRENT).is_ok()
     }
 }

@@ -23,8 +23,8 @@ const OTHER_BUFFER: usize = 128 * 1024;
 /// Most frames one reading takes from a socket; more than its buffer holds, so everything that had arrived when the
 /// reading began is read, and a flood cannot hold the reader.
 const MOST_PER_READING: usize = 1_024;
-/// Queueing priority of control traffic (`TC_PRIO_CONTROL`).
-const PRIORITY_CONTROL: u32 = 7;
+/// Highest queueing priority that needs no capability; the default discipline sends it first.
+const PRIORITY: u32 = 6;
 
 /// An open packet socket bound to one interface.
 #[derive(Debug)]
@@ -48,7 +48,7 @@ impl PacketSocket {
         )?;
         socket.attach_filter(filters)?;
         socket.set_recv_buffer_size(receive_buffer)?;
-        socket.set_priority(PRIORITY_CONTROL)?;
+        socket.set_priority(PRIORITY)?;
         setsockopt(&socket, sockopt::ReceiveTimestampns, &true)?;
         sys::ignore_outgoing(socket.as_fd())?;
         sys::bind_packet(socket.as_fd(), ethertype, ifindex)?;

@@ -7,10 +7,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use nix::sys::memfd::{MFdFlags, memfd_create};
-use nix::sys::signal::{Signal, kill};
+use nix::sys::signal::{SigSet, Signal, kill};
 use nix::sys::uio::{pread, pwrite};
 use nix::unistd::Pid;
 use onearm_ha::driver::{Exit, Grants, LeaseSink, now, run};
+use onearm_ha::election::Role;
 use onearm_ha::process::{FromHa, Guardian, HaEnd, MainEnd, ToHa, ToMain, owned_messages, spawn};
 
 use crate::lab::{A, B, Lab, VIP, wait_until};
@@ -46,9 +47,8 @@ impl FileCell {
     }
 }
 
-/// Not a test: the body of the child.
+/// Not a test: the body of the child, and nothing at all when run otherwise.
 #[test]
-#[ignore = "needs root"]
 fn child_body() {
     if std::env::var_os(CHILD).is_none() {
         return;
@@ -78,13 +78,18 @@ impl Process {
             .args([
                 "--exact",
                 "process::child_body",
-                "--ignored",
                 "--nocapture",
                 "--test-threads=1",
             ])
             .env(CHILD, "1")
             .stdout(Stdio::null());
+        // The child's test harness has a thread that holds nothing back: the mask is inherited.
+        let mut held = SigSet::empty();
+        held.add(Signal::SIGTERM);
+        held.add(Signal::SIGINT);
+        held.thread_block().unwrap();
         let (child, main) = spawn(command).unwrap();
+        held.thread_unblock().unwrap();
         let cell = FileCell::new();
         let link: OwnedFd = std::fs::File::open("/dev/null").unwrap().into();
         main.hold(Some(cell.0.as_fd()), &[link.as_fd()], PATIENCE)
@@ -132,10 +137,14 @@ impl Process {
         });
     }
 
-    /// Milliseconds of processor time the child has used.
+    /// Milliseconds of processor time all threads of the child have used.
     fn cpu_ms(&self) -> u64 {
-        let text = std::fs::read_to_string(format!("/proc/{}/schedstat", self.child.id())).unwrap();
-        text.split(' ').next().unwrap().parse::<u64>().unwrap() / 1_000_000
+        let tasks = std::fs::read_dir(format!("/proc/{}/task", self.child.id())).unwrap();
+        let of = |entry: std::io::Result<std::fs::DirEntry>| {
+            let text = std::fs::read_to_string(entry.unwrap().path().join("schedstat")).unwrap();
+            text.split(' ').next().unwrap().parse::<u64>().unwrap()
+        };
+        tasks.map(of).sum::<u64>() / 1_000_000
     }
 }
 
@@ -179,18 +188,63 @@ fn after_sigkill_of_the_ha_process_the_guardian_gives_up_in_its_place() {
             }
         }
         let seen = now();
+        // The socket lives in A's namespace; only the reading of the MAC needs the thread to be there.
         let mut cell = a.cell.duplicate();
-        lab.within("a", move || guardian.act(&mut cell).unwrap())
-            .join()
-            .unwrap();
+        let acted = lab.within("a", move || {
+            let begun = now();
+            guardian.act(&mut cell).unwrap();
+            now().since(begun)
+        });
+        let acted = acted.join().unwrap();
         assert!(!a.cell.holds());
-        b.wait_lease();
+        b.wait_role(Role::Active);
+        let since = b.state().election.unwrap().since;
         println!(
-            "{interval_ms} ms adverts, SIGKILL: end seen after {} µs, lease of B after {} µs",
+            "{interval_ms} ms adverts, SIGKILL: end seen after {} µs, guardian took {} µs, B Active after {} µs",
             seen.since(killed) / 1_000,
-            now().since(killed) / 1_000
+            acted / 1_000,
+            since.since(killed) / 1_000
         );
-        assert!(now().since(killed) <= 50_000_000);
+        assert!(since.since(killed) <= 50_000_000);
+    }
+}
+
+#[test]
+#[ignore = "needs root"]
+fn a_stopped_and_resumed_ha_process_never_makes_a_second_owner() {
+    let lab = Lab::new();
+    let a = Process::start(&lab, "a", 10);
+    a.wait_lease();
+    let b = Node::start(&lab, "b", &config(B, 10));
+    wait_until("B to hear A", LONG, || {
+        b.notes
+            .lock()
+            .unwrap()
+            .state
+            .as_ref()
+            .is_some_and(|s| s.election_counters.adverts_received > 2)
+    });
+    for _ in 0..5 {
+        a.signal(Signal::SIGSTOP);
+        let took = wait_until("B to own", LONG, || {
+            assert!(!(a.cell.holds() && b.cell.holds()), "two owners");
+            b.cell.holds()
+        });
+        println!("SIGSTOP: lease of B after {took} ms");
+        a.signal(Signal::SIGCONT);
+        // For half a second both cells are read as fast as it goes.
+        let resumed = now();
+        while now().since(resumed) < 500_000_000 {
+            assert!(!(a.cell.holds() && b.cell.holds()), "two owners");
+        }
+        while a.main.receive(Duration::ZERO).unwrap() != FromHa::Nothing {}
+        let owner_is_b = b.cell.holds();
+        assert!(owner_is_b || a.cell.holds(), "nobody owns");
+        if owner_is_b {
+            b.order(&ToHa::HandOver);
+            a.wait_lease();
+        }
+        b.wait_role(Role::Standby);
     }
 }
 
@@ -258,7 +312,9 @@ fn at_10_ms_adverts_the_process_uses_at_most_two_hundredths_of_a_core() {
         state.driver_counters.longest_gap_nanos / 1_000,
         state.grants
     );
-    assert!(used <= seconds * 20, "{used} ms in {seconds} s");
+    // Unoptimised code takes its time; the two hundredths are those of the product.
+    let allowed = if cfg!(debug_assertions) { 80 } else { 20 };
+    assert!(used <= seconds * allowed, "{used} ms in {seconds} s");
 }
 
 #[test]

@@ -386,6 +386,8 @@ fn after_sigkill_at_any_instant_everything_goes_back() {
 #[test]
 #[ignore = "needs root"]
 fn child_that_changes_until_it_is_killed() {
+    assert!(nix::unistd::geteuid().is_root(), "needs root");
+    // Started by the test above; by itself there is nothing to do.
     let Some(directory) = std::env::var_os(CHILD) else {
         return;
     };

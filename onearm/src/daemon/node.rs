@@ -176,7 +176,7 @@ impl Node {
         }
         let revision = self.done.desired.as_ref().map_or(0, |(_, revision)| *revision);
         let guarded = matches!(
-            timeout(GUARDS_LIMIT, self.netcfg.settled(revision)).await,
+            timeout(GUARDS_LIMIT, self.netcfg.guarded(revision)).await,
             Ok(Ok(_))
         );
         let mut all = true;

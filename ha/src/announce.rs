@@ -44,7 +44,7 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// Highest rate: [`MOST_PER_TICK`] every [`TICK_NANOS`].
+    /// Highest rate: 64 sends every 20 ms.
     #[expect(clippy::cast_possible_truncation, reason = "3,200")]
     pub const MOST_RATE: u32 = (MOST_PER_TICK * SECOND_NANOS / TICK_NANOS) as u32;
 }

@@ -21,7 +21,7 @@
 //!   counts from `now` of the turn that decided to send, and an advert that left after the previous credit had ended
 //!   credits nothing: the node rejoins as Standby.
 //! - **Asking before taking** (two-step claim). Half an interval before its wait ends, a Standby sends adverts with
-//!   [`Priority::CLAIM`], the lowest priority: any owner answers at once (RFC 9568 §6.4.3), no owner is displaced, and
+//!   [`Priority::CLAIM`](crate::units::Priority::CLAIM), the lowest priority: any owner answers at once (RFC 9568 §6.4.3), no owner is displaced, and
 //!   of two nodes that ask at the same time the one with the lower address waits one interval more.
 //! - **Listening first.** After a start or a leg fault a node listens for at least 1 s, the node that is not preferred
 //!   for 500 ms more.

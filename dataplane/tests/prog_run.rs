@@ -14,7 +14,7 @@ use kernel::Kernel;
 use onearm_dataplane_common::{counter::Counter, maps::proto};
 use std::collections::HashSet;
 use support::{
-    Engine, Setup,
+    Engine, Setup, Verdict,
     frames::{Body, End, end, ip},
     model::ends,
     setup::{ROUTER_MAC, S1_MAC, ServiceSpec},
@@ -50,7 +50,11 @@ fn b54_datagrams_that_race_for_their_flow_get_the_same_one() {
     for n in 0..rounds {
         let client = End(ip("192.168.10.50"), 10_000 + n);
         let frame = Talk { client, ..talk() }.request(Body::Udp(true)).build();
-        let seen: HashSet<_> = kernel.race(&frame, 2).iter().map(|out| ends(out)).collect();
+        let mut seen = HashSet::new();
+        for (verdict, out) in kernel.race(&frame, 2) {
+            assert_eq!(verdict, Verdict::Transmit, "round {n}: {:?}", kernel.counters());
+            seen.insert(ends(&out));
+        }
         assert_eq!(seen.len(), 1, "round {n}: {seen:?}");
     }
     assert_eq!(kernel.entries().len(), 2 * usize::from(rounds));

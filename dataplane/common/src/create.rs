@@ -14,6 +14,9 @@ use crate::{
 pub const PORTS_TRIED: u32 = 65;
 /// Tried in one run of the program; the next run goes on.
 const PORTS_A_RUN: u32 = 4;
+/// Runs spent on waiting for a lock, [`table::LOCK_TRIES`] each: some ten microseconds in all. Who holds one longer has lost
+/// its virtual CPU.
+const RUNS_WAITED: u8 = 8;
 /// Ports a DNAT flow may take if the client's own is in use towards the same server (two VIPs sharing it).
 const ANY_PORT: (u16, u16) = (1_024, u16::MAX);
 
@@ -115,8 +118,13 @@ fn finish<T: Tables>(work: &mut Work, tables: &T, result: Result<u32, NotInserte
     }
 }
 
+/// A lock was not to be had: once more, some times.
 #[inline(always)]
-fn contended<T: Tables>(work: &Work, tables: &T) -> Step {
+fn contended<T: Tables>(work: &mut Work, tables: &T) -> Step {
+    if work.waited < RUNS_WAITED {
+        work.waited += 1;
+        return Step::Next(Phase::Create);
+    }
     tables.tally_refused(u32::from(work.forward.stats));
     discard(tables, Counter::LockContended)
 }

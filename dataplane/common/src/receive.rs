@@ -35,6 +35,7 @@ pub fn hand_over_with<T: Tables>(
         work.old_incarnation = 0;
         work.reopen = 0;
         work.evicted = 0;
+        work.waited = 0;
         more(work);
     });
     if left {

@@ -111,6 +111,10 @@ pub struct Work {
     pub reopen: u8,
     /// 1 = room was made already.
     pub evicted: u8,
+    /// Runs spent on waiting for a lock.
+    pub waited: u8,
+    /// Explicit padding, zero.
+    pub _pad: [u8; 3],
     /// The new flow.
     pub forward: FlowEntry4,
     /// The new flow.

@@ -103,8 +103,8 @@ impl Kernel {
         Array::try_from(self.ebpf.map(name).unwrap_or_else(|| panic!("map {name}"))).expect(name)
     }
 
-    /// Sends one frame from several threads at once; returns what left.
-    pub fn race(&mut self, frame: &[u8], threads: usize) -> Vec<Vec<u8>> {
+    /// Sends one frame from several threads at once.
+    pub fn race(&mut self, frame: &[u8], threads: usize) -> Vec<(Verdict, Vec<u8>)> {
         let main = <&mut Xdp>::try_from(self.ebpf.program_mut(MAIN).expect(MAIN)).expect("xdp");
         let (main, start) = (&*main, std::sync::Barrier::new(threads));
         std::thread::scope(|scope| {
@@ -112,15 +112,13 @@ impl Kernel {
                 .map(|_| {
                     scope.spawn(|| {
                         start.wait();
-                        let (verdict, out) = test_run(main, frame);
-                        assert_eq!(verdict, Verdict::Transmit);
-                        out
+                        test_run(main, frame)
                     })
                 })
                 .collect();
             running
                 .into_iter()
-                .map(|thread| thread.join().expect("transmitted"))
+                .map(|thread| thread.join().expect("no panic"))
                 .collect()
         })
     }

@@ -210,6 +210,36 @@ fn a_count_of_half_open_flows_below_zero_refuses_nobody() {
 }
 
 #[test]
+fn refusals_keep_their_rate() {
+    let mut host = Host::new(&Setup::classic());
+    for (network, want) in [(0, 20), (1, 20)] {
+        for _ in 0..100 {
+            host.run(&udp(&format!("10.0.{network}.1:1"), "192.168.100.100:9").build());
+        }
+        assert_eq!(
+            host.counter(Counter::RefusedUdp),
+            want * (network + 1),
+            "a burst for each source network"
+        );
+    }
+    for network in 2..500 {
+        host.run(
+            &udp(
+                &format!("10.{}.{}.1:1", network / 250, network % 250),
+                "192.168.100.100:9",
+            )
+            .build(),
+        );
+    }
+    assert_eq!(host.counter(Counter::RefusedUdp), 200, "and one for all");
+    host.pass_ticks(15);
+    for _ in 0..100 {
+        host.run(&udp("10.0.0.1:1", "192.168.100.100:9").build());
+    }
+    assert_eq!(host.counter(Counter::RefusedUdp), 220);
+}
+
+#[test]
 fn a_datagram_flow_stays_with_its_server() {
     let mut host = Host::new(&Setup::service(&ServiceSpec {
         proto: proto::UDP,

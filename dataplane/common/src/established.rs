@@ -18,7 +18,7 @@ use crate::{
 };
 
 /// Translates and sends. With `ROUTED` the flow was made or confirmed by an earlier phase: nothing is handed back to one,
-/// and a flow without a known hop looks its route up.
+/// and a flow without a known hop looks its route up. `now`: CLOCK_MONOTONIC, ns, read for this packet.
 #[inline(always)]
 pub fn forward<P: Packet, T: Tables, const ROUTED: bool>(
     packet: &mut P,
@@ -26,11 +26,11 @@ pub fn forward<P: Packet, T: Tables, const ROUTED: bool>(
     leg: &Leg,
     tables: &T,
     found: &Found,
+    now: u64,
 ) -> Step {
     let entry = found.entry();
     let entry_flags = entry.flags();
     let reply = entry_flags & flags::REPLY != 0;
-    let now = tables.now();
     if now >= tables.lease(entry_flags >> flags::GROUP_SHIFT) {
         return hand_over(tables, arrival, leg, Phase::Relay);
     }
@@ -55,7 +55,7 @@ pub fn forward<P: Packet, T: Tables, const ROUTED: bool>(
         return discard(tables, Counter::LockContended);
     }
     if hop_index == hop::ROUTE && !ROUTED {
-        return hand_over(tables, arrival, leg, Phase::Forward);
+        return hand_over_with(tables, arrival, leg, Phase::Forward, |work| work.now = now);
     }
     let Some(to) = resolve::<T, ROUTED>(tables, hop_index, new_daddr, leg, now) else {
         return discard(tables, Counter::NoNeighbour);

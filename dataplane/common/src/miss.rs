@@ -136,11 +136,11 @@ fn without_flow<T: Tables>(tables: &T, flags: u8) -> Step {
     }
 }
 
-/// [`Phase::Forward`]: forwards by the flow an earlier phase made or found.
+/// [`Phase::Forward`]: forwards by the flow an earlier phase made or found; that phase has read the clock.
 #[inline(always)]
 pub fn forward<P: Packet, T: Tables>(packet: &mut P, work: &Work, tables: &T) -> Step {
     // Copies: a phase after this one gets its own `Work`.
-    let (arrival, leg) = (work.arrival, work.leg);
+    let (arrival, leg, now) = (work.arrival, work.leg, work.now);
     let Some(node) = tables.node() else {
         return discard(tables, Counter::Internal);
     };
@@ -148,7 +148,7 @@ pub fn forward<P: Packet, T: Tables>(packet: &mut P, work: &Work, tables: &T) ->
         return discard(tables, Counter::LockContended);
     };
     if work.old_incarnation == found.incarnation {
-        follow_client(tables, &arrival, &leg, &found, work.now);
+        follow_client(tables, &arrival, &leg, &found, now);
     }
-    crate::established::forward::<P, T, true>(packet, &arrival, &leg, tables, &found)
+    crate::established::forward::<P, T, true>(packet, &arrival, &leg, tables, &found, now)
 }

@@ -142,7 +142,7 @@ fn receive_ip<P: Packet, T: Tables>(packet: &mut P, mut arrival: Arrival, leg: &
             return discard(tables, Counter::Internal);
         };
         if let Some(found) = table::find(tables, &geometry(node), &arrival.key) {
-            return established::forward::<P, T, false>(packet, &arrival, leg, tables, &found);
+            return established::forward::<P, T, false>(packet, &arrival, leg, tables, &found, tables.now());
         }
     }
     hand_over(tables, &arrival, leg, Phase::Miss)

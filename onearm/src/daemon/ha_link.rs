@@ -13,7 +13,9 @@ use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 use onearm_dataplane::LeaseCell;
 use onearm_ha::config::Config;
-use onearm_ha::process::{FromHa, Guardian, HEARTBEAT_NANOS, MainEnd, ToHa, ToMain, owned_messages, spawn};
+use onearm_ha::process::{
+    FromHa, Guardian, HEARTBEAT_NANOS, MainEnd, ToHa, ToMain, Verdict, Watch, owned_messages, spawn,
+};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 
@@ -23,8 +25,13 @@ use super::ha_process::Cell;
 const NEWS: usize = 256;
 /// How long an order may wait for room in the socket.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// How often the reading thread looks whether anybody still wants news.
-const LOOK: Duration = Duration::from_secs(1);
+/// A heartbeat that cannot be sent is complained of once in so long.
+const COMPLAIN_AGAIN: Duration = Duration::from_secs(10);
+/// How often the reading thread looks whether the HA process is silent, and whether anybody still wants news.
+const LOOK: Duration = Duration::from_millis(200);
+/// An HA process that says nothing for so long hangs: it is killed, and its end acted on. Far longer than any stall that
+/// real-time priority allows; its lease ended by itself long before.
+const SILENCE_NANOS: u64 = 1_000_000_000;
 /// How long the HA process may take to hand over and end.
 const STOP_LIMIT: Duration = Duration::from_secs(2);
 
@@ -110,10 +117,22 @@ impl HaLink {
         news: mpsc::Sender<News>,
     ) -> anyhow::Result<()> {
         let (end, ordered) = (Arc::clone(&self.end), Arc::clone(&self.ordered));
+        let pid = Pid::from_raw(i32::try_from(self.child.id()).context("process id out of range")?);
         let read = move || {
             let mut cell = Cell(lease);
+            let mut watch = Watch::new(onearm_ha::driver::now(), SILENCE_NANOS);
             while !news.is_closed() {
-                match end.receive(LOOK) {
+                let received = end.receive(LOOK);
+                if matches!(received, Ok(FromHa::Message(_))) {
+                    watch.heard(onearm_ha::driver::now());
+                }
+                if watch.look(onearm_ha::driver::now()) == Verdict::FellSilent {
+                    tracing::error!("the HA process hangs and is killed");
+                    if let Err(error) = kill(pid, Signal::SIGKILL) {
+                        tracing::error!(%error, "the HA process could not be killed");
+                    }
+                }
+                match received {
                     Ok(FromHa::Message(ToMain::Heartbeat) | FromHa::Nothing) => {}
                     Ok(FromHa::Message(message)) => {
                         if let Err(error) = news.try_send(News::Message(message)) {
@@ -217,7 +236,7 @@ async fn beat(end: Arc<MainEnd>) {
         tick.tick().await;
         match end.try_send(&ToHa::Heartbeat) {
             Err(onearm_ha::Error::PeerEnded) => return,
-            Err(error) if complained.is_none_or(|at| at.elapsed() > LOOK) => {
+            Err(error) if complained.is_none_or(|at| at.elapsed() > COMPLAIN_AGAIN) => {
                 complained = Some(Instant::now());
                 tracing::warn!(%error, "heartbeat not sent");
             }

@@ -10,6 +10,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use onearm_dataplane::{Event as Seen, EventStream, LeaseCell, Timed};
 use onearm_ha::election::{Alarm, Role, Transition};
+use onearm_ha::membership::Membership;
 use onearm_ha::process::{HaState, ToMain};
 use onearm_netcfg::Event as KernelEvent;
 use onearm_types::GroupId;
@@ -33,6 +34,8 @@ const RECLAIM: Duration = Duration::from_mins(1);
 struct Running {
     node: Node,
     lease: LeaseCell,
+    /// Keeps NIC filters and snooping switches delivering adverts.
+    membership: Option<Membership>,
     ha: Option<(HaLink, mpsc::Receiver<News>)>,
     /// The HA process may be started (again) from then on.
     ha_from: Instant,
@@ -65,6 +68,7 @@ pub(crate) async fn run(
     let mut running = Running {
         node,
         lease,
+        membership: None,
         ha: None,
         ha_from: Instant::now(),
         hello,
@@ -166,8 +170,27 @@ impl Running {
         if settled.links_changed {
             self.hold_links();
         }
+        self.keep_membership();
         self.keep_ha();
         self.keep_hellos();
+    }
+
+    fn keep_membership(&mut self) {
+        let picture = self.node.picture.borrow();
+        let Some(leg) = plan::election_leg(&self.node.loaded.node, &picture) else {
+            return;
+        };
+        if plan::leg_picture(leg, &picture).is_none_or(|seen| seen.link.is_none()) {
+            return;
+        }
+        let joined = match &mut self.membership {
+            Some(membership) => membership.refresh(),
+            none => Membership::join(&leg.interface).map(|membership| *none = Some(membership)),
+        };
+        if let Err(error) = joined {
+            tracing::warn!(%error, ifname = %leg.interface, "adverts' group not joined");
+            self.again_at = Some(Instant::now() + RETRY);
+        }
     }
 
     fn after(&mut self, settled: Settled) {

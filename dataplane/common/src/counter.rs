@@ -45,6 +45,8 @@ counters! {
     FlowReopened = "flow_reopened",
     /// First datagram that lost the race for its flow and used the winner's.
     FlowRaceLost = "flow_race_lost",
+    /// Closed flow removed because its source port was needed.
+    PortReused = "port_reused",
     /// Half-open flow removed to make room for another.
     HalfOpenEvicted = "half_open_evicted",
     /// No index left for a new last hop; the route is used instead.

@@ -2,11 +2,13 @@
 
 use crate::{
     counter::Counter,
+    established::age,
     event::{Event, kind},
+    flow::{State, seen},
     maps::{Node, SnatPool, proto},
     phase::Phase,
-    table::{self, NotInserted},
-    tables::{Tables, discard, geometry, report},
+    table::{self, Geometry, NotInserted},
+    tables::{Tables, discard, geometry, report, tick},
     work::{Step, Work},
 };
 
@@ -42,6 +44,10 @@ pub fn create<T: Tables>(work: &mut Work, tables: &T) -> Step {
     let geometry = geometry(node);
     let owner = tables.lock_owner();
     for _ in 0..PORTS_A_RUN {
+        let willing = work.attempt >= PORTS_A_RUN && work.resting_score == u32::MAX;
+        if (willing || work.attempt >= PORTS_TRIED) && work.resting_incarnation != 0 && work.reusing == 0 {
+            return reuse(work);
+        }
         if work.attempt >= PORTS_TRIED {
             return refuse(work, tables, kind::NO_PORT, Counter::NoPort);
         }
@@ -60,10 +66,48 @@ pub fn create<T: Tables>(work: &mut Work, tables: &T) -> Step {
             }
             Err(NotInserted::Full) => return no_room(work, tables),
             Err(NotInserted::Contended) => return contended(work, tables),
-            Err(NotInserted::ReplyTaken | NotInserted::ForwardExists) => work.attempt += 1,
+            Err(NotInserted::ReplyTaken | NotInserted::ForwardExists) => {
+                note_resting(work, tables, &geometry);
+                work.attempt += 1;
+            }
         }
     }
     Step::Next(Phase::Create)
+}
+
+/// A port rests after its connection was closed, but only if the server closed first: it alone keeps TIME-WAIT. Remembers
+/// the best closed flow met so far.
+#[inline(always)]
+fn note_resting<T: Tables>(work: &mut Work, tables: &T, geometry: &Geometry) {
+    let Some(found) = table::find(tables, geometry, &work.reply.key()) else {
+        return;
+    };
+    let entry = found.entry();
+    if entry.state() != State::Closing {
+        return;
+    }
+    let server_first = (entry.own() | entry.other()) & seen::RST == 0 && entry.own() & seen::FIN_FIRST != 0;
+    let score = if server_first {
+        age(tables, entry, tick(work.now)).saturating_add(1)
+    } else {
+        u32::MAX
+    };
+    if score > work.resting_score {
+        work.resting_score = score;
+        work.resting_at = found.at;
+        work.resting_incarnation = found.incarnation;
+        work.resting_attempt = work.attempt;
+    }
+}
+
+/// Replaces the closed flow that was remembered, once.
+#[inline(always)]
+const fn reuse(work: &mut Work) -> Step {
+    work.reusing = 1;
+    work.attempt = work.resting_attempt;
+    work.old_at = work.resting_at;
+    work.old_incarnation = work.resting_incarnation;
+    Step::Next(Phase::Evict)
 }
 
 /// Writes the source of this attempt into both entries.

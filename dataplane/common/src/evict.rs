@@ -26,6 +26,9 @@ pub fn evict<T: Tables>(work: &mut Work, tables: &T) -> Step {
     let (mut at, mut incarnation, mut counter) = (work.old_at, work.old_incarnation, Counter::FlowReopened);
     work.old_incarnation = 0;
     let replacing = incarnation != 0;
+    if work.reusing != 0 {
+        counter = Counter::PortReused;
+    }
     if !replacing {
         work.evicted = 1;
         counter = Counter::HalfOpenEvicted;

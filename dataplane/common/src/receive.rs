@@ -36,6 +36,7 @@ pub fn hand_over_with<T: Tables>(
         work.reopen = 0;
         work.evicted = 0;
         work.waited = 0;
+        work.reusing = 0;
         more(work);
     });
     if left {

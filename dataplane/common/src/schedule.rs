@@ -66,6 +66,8 @@ pub fn schedule<T: Tables>(work: &mut Work, tables: &T) -> Step {
     work.pools = if both { u32::from(service.snat_len) } else { 0 };
     work.pool_base = u32::from(service.snat_base);
     work.attempt = 0;
+    work.resting_incarnation = 0;
+    work.resting_score = 0;
     work.seed = tables.random();
     fill(work, tables, service, index, server, both, hairpin);
     let half_open_full = work.arrival.key.proto == proto::TCP && half_open_full(tables, node);

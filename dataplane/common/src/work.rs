@@ -98,6 +98,14 @@ pub struct Work {
     pub pools: u32,
     /// Age and way of the oldest half-open flow found so far.
     pub oldest: Memory,
+    /// A closed flow whose source port may be used again; incarnation 0 = none seen.
+    pub resting_incarnation: u64,
+    /// Its location.
+    pub resting_at: u32,
+    /// The attempt that met it.
+    pub resting_attempt: u32,
+    /// How willingly it gives way: its age in ticks, or `u32::MAX` if its port need not rest.
+    pub resting_score: u32,
     /// Source ports tried.
     pub attempt: u32,
     /// Start of the pseudo-random search.
@@ -113,8 +121,10 @@ pub struct Work {
     pub evicted: u8,
     /// Runs spent on waiting for a lock.
     pub waited: u8,
+    /// 1 = the old flow goes for its source port.
+    pub reusing: u8,
     /// Explicit padding, zero.
-    pub _pad: [u8; 3],
+    pub _pad: [u8; 6],
     /// The new flow.
     pub forward: FlowEntry4,
     /// The new flow.

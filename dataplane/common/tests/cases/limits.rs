@@ -79,6 +79,43 @@ fn no_port<E: Engine>(e: &mut E) {
     assert_eq!(e.entries().len(), 16);
 }
 
+/// Eight ports, all of closed flows.
+fn ports_rest<E: Engine>(e: &mut E, server_first: bool) {
+    let talk = |port| Talk {
+        client: End(ip("192.168.10.50"), port),
+        ..outside()
+    };
+    for port in 40_000..40_008 {
+        let source = talk(port).handshake(e, 1, 2);
+        if server_first {
+            talk(port).server_sends(e, source, Body::Tcp("FA", 3, 2));
+            talk(port).client_sends(e, source, Body::Tcp("FA", 2, 4));
+        } else {
+            talk(port).client_sends(e, source, Body::Tcp("FA", 2, 3));
+            talk(port).server_sends(e, source, Body::Tcp("FA", 3, 3));
+        }
+    }
+    let kept = talk(40_100).handshake(e, 1, 2);
+    for port in 40_101..40_104 {
+        talk(port).handshake(e, 1, 2);
+    }
+    assert_eq!((e.counter(Counter::PortReused), e.entries().len()), (4, 16));
+    talk(40_100).server_sends(e, kept, Body::Tcp("A", 3, 2));
+    let open = e
+        .entries()
+        .iter()
+        .filter(|x| x.state() == State::Established)
+        .count();
+    assert_eq!(open, 8, "only closed flows gave way");
+}
+
+fn eight_ports() -> Setup {
+    let mut setup = Setup::service(&ServiceSpec::BOTH_NAT);
+    setup.pools[0].1.first = 33_000;
+    setup.pools[0].1.last = 33_007;
+    setup
+}
+
 fn no_server<E: Engine>(e: &mut E) {
     expect_drop(e, &syn_from("192.168.10.50:1"), Counter::NoServer);
     assert!(e.entries().is_empty());
@@ -195,15 +232,18 @@ fn ports_and_servers<E: Engine>() -> Vec<Case<E>> {
             || Setup::service(&ServiceSpec::BOTH_NAT),
             unique_sources,
         ),
+        case("no free source port", eight_ports, no_port),
         case(
-            "no free source port",
-            || {
-                let mut setup = Setup::service(&ServiceSpec::BOTH_NAT);
-                setup.pools[0].1.first = 33_000;
-                setup.pools[0].1.last = 33_007;
-                setup
+            "ports of flows closed by the client are free at once",
+            eight_ports,
+            |e| ports_rest(e, false),
+        ),
+        case(
+            "ports of flows closed by the server are reused when all rest",
+            eight_ports,
+            |e| {
+                ports_rest(e, true);
             },
-            no_port,
         ),
         case(
             "no live server",

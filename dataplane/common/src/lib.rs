@@ -8,7 +8,7 @@
 //! | new flow | [`schedule`], [`evict`], [`create`] |
 //! | frame out | [`transmit`], [`egress`] |
 //! | what it stands on | [`packet`], [`wire`], [`checksum`], [`hash`], [`table`], [`flow`], [`tables`], [`work`], [`phase`] |
-//! | measuring | [`bench`] |
+//! | measuring | [`mod@bench`] |
 //! | shared with user space | [`maps`], [`flow`], [`table`], [`counter`], [`event`], [`refusal`] |
 #![no_std]
 #![expect(clippy::pub_underscore_fields, reason = "explicit padding of map types")]

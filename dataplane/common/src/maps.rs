@@ -3,7 +3,7 @@
 //! Every type is `#[repr(C)]`, fixed-width, explicitly padded and free of invalid bit patterns. Addresses, ports and
 //! MACs stand as they do in the packet (**network byte order**: [`Addr4`], [`Port`]); everything else is native.
 //!
-//! What depends on the configuration exists in two *slots*; [`Generation`](map `GENERATION`) names the one in force and is
+//! What depends on the configuration exists in two *slots*; map `GENERATION` names the one in force and is
 //! read once per packet. Flows, servers, next hops and counters outlive generations and are not doubled.
 //!
 //! | map | type | key → value |

@@ -4,6 +4,7 @@
 //! programs, then tables, then next hops. Every input only says that something may have changed; a pass that failed
 //! half-way is made again after [`RETRY`], so no failure needs a way of its own.
 
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -19,6 +20,7 @@ use crate::health::{Health, ServerKey};
 
 use super::board::Board;
 use super::gates::Gates;
+use super::guests::Guests;
 use super::legs::{Legs, lock};
 use super::plan::{self, LegUse};
 
@@ -60,6 +62,8 @@ pub(crate) struct Node {
     pub(crate) ownership: Ownership,
     /// Legs and their programs.
     pub(crate) legs: Legs,
+    /// Hosts that packets needed.
+    pub(crate) guests: Guests,
     done: Done,
 }
 
@@ -100,7 +104,7 @@ impl Node {
             peer_is_active: false,
             peer_mac: None,
         };
-        let (legs, done) = (Legs::default(), Done::default());
+        let (legs, guests, done) = (Legs::default(), Guests::default(), Done::default());
         Self {
             loaded,
             board,
@@ -111,6 +115,7 @@ impl Node {
             health,
             ownership,
             legs,
+            guests,
             done,
         }
     }
@@ -155,7 +160,19 @@ impl Node {
             generic: legs.bound(leg).is_some_and(|b| b.generic),
         };
         let refuse_own = self.ownership.state == NodeState::Active;
-        let desired = plan::desired(&self.loaded.node, &self.loaded.pair, picture, uses, refuse_own);
+        let mut desired = plan::desired(&self.loaded.node, &self.loaded.pair, picture, uses, refuse_own);
+        for (index, leg) in self.loaded.node.legs.iter().enumerate() {
+            let Some((_, wanted)) = desired
+                .legs
+                .iter_mut()
+                .find(|(name, _)| name.as_str() == leg.interface)
+            else {
+                continue;
+            };
+            wanted
+                .neighbours
+                .extend(self.guests.of(plan::leg_id(index)).map(IpAddr::V4));
+        }
         if self
             .done
             .desired
@@ -251,10 +268,8 @@ impl Node {
                 .and_then(|name| node.legs.iter().position(|l| l.name == name));
             let holding = || {
                 node.legs.iter().position(|leg| {
-                    plan::leg_picture(leg, picture).is_some_and(|l| {
-                        l.connected()
-                            .any(|net| net.contains(&std::net::IpAddr::V4(address)))
-                    })
+                    plan::leg_picture(leg, picture)
+                        .is_some_and(|l| l.connected().any(|net| net.contains(&IpAddr::V4(address))))
                 })
             };
             let only = || {

@@ -30,6 +30,9 @@ use super::plan;
 /// Indexes of removed servers and neighbours are freed this often.
 const RECLAIM: Duration = Duration::from_mins(1);
 
+/// New guests are gathered this long before the kernel is asked for them.
+const GUESTS_GATHER: Duration = Duration::from_millis(5);
+
 /// A node with its HA process.
 struct Running {
     node: Node,
@@ -116,6 +119,7 @@ pub(crate) async fn run(
                 running.settle().await;
             }
             _ = reclaim.tick() => {
+                running.node.guests.expire(Instant::now());
                 if let Err(error) = running.node.ask(|d| d.reclaim().map(drop)).await {
                     tracing::warn!(%error, "indexes could not be freed");
                 }
@@ -443,9 +447,16 @@ impl Running {
         self.node.board.record(severity, kind, told(event), remedy);
     }
 
-    fn seen(&self, seen: Timed) {
+    fn seen(&mut self, seen: Timed) {
         match seen.event {
-            Seen::NeighbourWanted { leg, addr } | Seen::NextHopWanted { leg, addr, .. } => {
+            Seen::NeighbourWanted { leg, addr } => {
+                let leg = u8::try_from(leg).unwrap_or(u8::MAX);
+                if self.node.guests.needed(Instant::now(), leg, addr) {
+                    let soon = Instant::now() + GUESTS_GATHER;
+                    self.again_at = Some(self.again_at.map_or(soon, |at| at.min(soon)));
+                }
+            }
+            Seen::NextHopWanted { leg, addr, .. } => {
                 let legs = &self.node.loaded.node.legs;
                 let name = legs
                     .get(leg as usize)

@@ -147,13 +147,21 @@ pub fn is_alive(pid: i32) -> bool {
         .is_ok_and(|stat| !matches!(stat.rsplit(')').next().map(str::trim_start), Some(s) if s.starts_with('Z') || s.starts_with('X')))
 }
 
+/// Name of the file process `pid` runs, whatever it calls itself.
+pub fn program(pid: i32) -> Option<String> {
+    let path = fs::read_link(format!("/proc/{pid}/exe")).ok()?;
+    let name = path.file_name()?.to_str()?;
+    // A file replaced since is marked by the kernel.
+    Some(name.trim_end_matches(" (deleted)").to_owned())
+}
+
 /// When process `pid` was started, in clock ticks since boot: with the pid it names one process for ever.
 pub fn start_time(pid: i32) -> Option<u64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     stat.rsplit(')').next()?.split_whitespace().nth(19)?.parse().ok()
 }
 
-/// CPU time (user and system) used by process `pid`, in ms.
+/// CPU time (user and system) used by process `pid` and all threads it ever had, in ms (steps of 10).
 pub fn cpu_ms(pid: i32) -> Option<u64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let mut fields = stat.rsplit(')').next()?.split_whitespace().skip(11);

@@ -81,7 +81,7 @@ pub trait Node: Send {
     /// The namespace it runs in.
     fn ns(&self) -> &Namespace;
 
-    /// Names of its programs, as the kernel shows them.
+    /// Names of its programs: the files they were started from.
     fn programs(&self) -> &'static [&'static str];
 
     /// Starts it; does not wait until it is ready.
@@ -123,8 +123,7 @@ pub trait Node: Send {
             .pids()
             .into_iter()
             .filter(|pid| {
-                fs::read_to_string(format!("/proc/{pid}/comm"))
-                    .is_ok_and(|comm| self.programs().contains(&comm.trim()))
+                process::program(*pid).is_some_and(|name| self.programs().contains(&name.as_str()))
                     && process::is_alive(*pid)
             })
             .collect()

@@ -194,8 +194,7 @@ impl Node for OnearmNode {
     }
 
     fn programs(&self) -> &'static [&'static str] {
-        // The HA process may name itself.
-        &["onearmd", "onearmd-ha", "onearm-ha"]
+        &["onearmd"]
     }
 
     fn start(&mut self) -> Result<()> {

@@ -13,6 +13,7 @@ mod board;
 mod clock;
 mod expiry;
 mod gates;
+mod guests;
 mod ha_link;
 mod ha_process;
 mod hello;

@@ -218,8 +218,21 @@ impl Node {
     async fn mirror(&mut self, picture: &Picture) -> Result<(), String> {
         let loaded = Arc::clone(&self.loaded);
         let configured = &loaded.node.legs;
-        let peer_mac = self.ownership.peer_mac;
-        let legs = plan::legs(configured, picture, |_| peer_mac);
+        // An Active is known by its adverts. A Standby sends none: the kernel's neighbour of its address tells.
+        let Ownership {
+            peer_is_active,
+            peer_mac: told,
+            ..
+        } = self.ownership;
+        let peer = self.loaded.node.peer.address;
+        let legs = plan::legs(configured, picture, |leg| {
+            let known = plan::neighbour_mac(leg, picture, peer);
+            if peer_is_active {
+                told.or(known)
+            } else {
+                known.or(told)
+            }
+        });
         if legs != self.done.legs {
             let wanted = legs.clone();
             self.ask(move |d| d.set_legs(&wanted).map(drop)).await?;

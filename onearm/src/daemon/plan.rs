@@ -7,5 +7,5 @@ mod tables;
 
 pub(crate) use election::{election_leg, ha_config};
 pub(crate) use kernel::{LegUse, desired};
-pub(crate) use mirror::{address, connected, leg_id, leg_picture, legs, next_hops};
+pub(crate) use mirror::{address, connected, leg_id, leg_picture, legs, neighbour_mac, next_hops};
 pub(crate) use tables::{server_id, tables};

@@ -31,7 +31,7 @@ pub(crate) fn desired(
         let Ok(name) = IfName::new(&leg.interface) else {
             continue;
         };
-        legs.insert(name, leg_state(leg, pair, picture, uses(leg)));
+        legs.insert(name, leg_state(leg, node, pair, picture, uses(leg)));
     }
     Desired {
         legs,
@@ -40,18 +40,24 @@ pub(crate) fn desired(
     }
 }
 
-fn leg_state(leg: &Leg, pair: &PairConfig, picture: &Picture, used: LegUse) -> netcfg::Leg {
+fn leg_state(
+    leg: &Leg,
+    node: &NodeConfig,
+    pair: &PairConfig,
+    picture: &Picture,
+    used: LegUse,
+) -> netcfg::Leg {
     let connected: Vec<Ipv4Net> = mirror::leg_picture(leg, picture)
         .into_iter()
         .flat_map(netcfg::LegPicture::connected)
         .filter_map(|net| if let IpNet::V4(net) = net { Some(net) } else { None })
         .collect();
-    let servers: BTreeSet<IpAddr> = pair
-        .services
-        .iter()
-        .flat_map(|s| &s.servers)
-        .filter(|s| connected.iter().any(|net| net.contains(&s.address)))
-        .map(|s| IpAddr::V4(s.address))
+    // The peer too: frames it relays are known by its MAC.
+    let servers = pair.services.iter().flat_map(|s| &s.servers).map(|s| s.address);
+    let neighbours: BTreeSet<IpAddr> = servers
+        .chain([node.peer.address])
+        .filter(|address| connected.iter().any(|net| net.contains(address)))
+        .map(IpAddr::V4)
         .collect();
     let gateways = pair.gateways.iter().filter(|g| g.leg == leg.name);
     let mut offloads = BTreeMap::new();
@@ -65,6 +71,6 @@ fn leg_state(leg: &Leg, pair: &PairConfig, picture: &Picture, used: LegUse) -> n
         guarded: gateways.map(|g| IpNet::V4(g.address.trunc())).collect(),
         sysctls: BTreeMap::from([(LegSysctl::send_redirects(), "0".to_owned())]),
         offloads,
-        neighbours: servers,
+        neighbours,
     }
 }

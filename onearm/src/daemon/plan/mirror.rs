@@ -53,6 +53,14 @@ fn v4(leg: &LegPicture) -> impl Iterator<Item = Ipv4Net> {
     })
 }
 
+/// MAC of a host on a leg as the kernel has resolved it.
+pub(crate) fn neighbour_mac(leg: &Leg, picture: &Picture, addr: Ipv4Addr) -> Option<[u8; 6]> {
+    leg_picture(leg, picture)?
+        .neighbours
+        .get(&IpAddr::V4(addr))
+        .map(|mac| mac.0)
+}
+
 /// IPv4 networks connected to any leg.
 pub(crate) fn connected(picture: &Picture) -> Vec<Ipv4Net> {
     let networks = picture.legs.values().flat_map(LegPicture::connected);

@@ -1,6 +1,10 @@
 /// Ownership group. This build has one, [`GroupId::FIRST`]; the number stays in maps and on the wire.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(transparent))]
+#[cfg_attr(
+    feature = "serde",
+    derive(serde::Serialize, serde::Deserialize),
+    serde(transparent)
+)]
 pub struct GroupId(u8);
 
 impl GroupId {

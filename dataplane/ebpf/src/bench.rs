@@ -108,7 +108,9 @@ pub fn bench_parse(ctx: XdpContext) -> u32 {
 /// Parses, looks one flow up in the kernel's LRU hash (makes it if it is new), sends back.
 #[xdp(frags)]
 pub fn bench_lru(ctx: XdpContext) -> u32 {
-    let Some(key) = parse(&ctx) else { return xdp_action::XDP_PASS };
+    let Some(key) = parse(&ctx) else {
+        return xdp_action::XDP_PASS;
+    };
     // SAFETY: only one word is looked at.
     match unsafe { LRU.get(&key) } {
         Some(value) if value.0[0] == 7 => return xdp_action::XDP_DROP,
@@ -145,7 +147,9 @@ fn parse(ctx: &XdpContext) -> Option<FlowKey4> {
 #[inline(always)]
 fn send_back(ctx: &XdpContext) -> u32 {
     let packet = Frame(ctx);
-    let Some(header) = packet.window::<{ eth::LEN }>(0) else { return xdp_action::XDP_DROP };
+    let Some(header) = packet.window::<{ eth::LEN }>(0) else {
+        return xdp_action::XDP_DROP;
+    };
     let (dst, src) = (header.mac::<{ eth::DST }>(), header.mac::<{ eth::SRC }>());
     if mac_number(src) == 0 {
         return xdp_action::XDP_DROP;

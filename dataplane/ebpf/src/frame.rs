@@ -13,7 +13,11 @@ pub struct Frame<'c>(pub &'c XdpContext);
 fn checked(data: usize, data_end: usize, offset: usize, len: usize) -> Option<*mut u8> {
     // One pointer, compared and used as such, or the verifier loses track of it.
     let start = data + (offset & MAX_OFFSET);
-    if start + len > data_end { None } else { Some(start as *mut u8) }
+    if start + len > data_end {
+        None
+    } else {
+        Some(start as *mut u8)
+    }
 }
 
 // SAFETY: the verifier checks it.

@@ -1,7 +1,10 @@
 #![no_std]
 #![no_main]
 #![feature(core_intrinsics)]
-#![allow(internal_features, reason = "atomic operations have no stable name on this target")]
+#![allow(
+    internal_features,
+    reason = "atomic operations have no stable name on this target"
+)]
 #![doc = "The XDP programs and the egress gate: thin shells around `onearm_dataplane_common`."]
 
 mod frame;
@@ -15,8 +18,17 @@ use aya_ebpf::{
 use frame::{Egress, Frame};
 use maps::Kernel;
 use onearm_dataplane_common::{
-    answer::answer, arp::arp, create::create, egress::may_leave, evict::evict, miss::{self, miss},
-    receive::receive, relay::relay, schedule::schedule, transit::transit, work::{Step, Work},
+    answer::answer,
+    arp::arp,
+    create::create,
+    egress::may_leave,
+    evict::evict,
+    miss::{self, miss},
+    receive::receive,
+    relay::relay,
+    schedule::schedule,
+    transit::transit,
+    work::{Step, Work},
 };
 
 /// Passes every frame. On the far end of a veth pair it gives XDP_TX and XDP_REDIRECT a receive context.
@@ -40,7 +52,9 @@ fn verdict(ctx: &XdpContext, step: Step) -> u32 {
 /// Runs a phase on what the one before left.
 #[inline(always)]
 fn phase(ctx: XdpContext, run: impl FnOnce(&mut Frame<'_>, &mut Work, &Kernel) -> Step) -> u32 {
-    let Some(work) = maps::work() else { return xdp_action::XDP_DROP };
+    let Some(work) = maps::work() else {
+        return xdp_action::XDP_DROP;
+    };
     let step = run(&mut Frame(&ctx), work, &Kernel);
     verdict(&ctx, step)
 }
@@ -114,7 +128,11 @@ pub fn egress_gate(ctx: TcContext) -> i32 {
     if ctx.pull_data(64).is_err() {
         // Shorter than that: whatever is there is linear.
     }
-    if may_leave(&Egress(&ctx), &Kernel) { UNSPEC } else { SHOT }
+    if may_leave(&Egress(&ctx), &Kernel) {
+        UNSPEC
+    } else {
+        SHOT
+    }
 }
 
 #[panic_handler]

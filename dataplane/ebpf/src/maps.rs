@@ -14,9 +14,10 @@ use onearm_dataplane_common::{
     flow::Bucket4,
     maps::{
         Addr4, EndpointKey, LastHop, Leg, LegKey, MAX_FLOW_BUCKETS, MAX_GROUPS, MAX_HAIRPIN_PREFIXES,
-        MAX_LAST_HOPS, MAX_LEGS, MAX_NEXT_HOPS, MAX_OWNED, MAX_PREFIXES, MAX_ROUTES, MAX_SERVERS, MAX_SERVICE_KEYS,
-        MAX_SERVICES, MAX_SNAT_POOLS, NeighbourKey, NextHop, Node, Owned, OwnedKey, Route, SCHED_WORDS,
-        SERVER_INDEXES, SLOTS, ScopedPrefix, Server, Service, ServiceKey, SnatPool, SnatRange, Stats, WRR_COUNTERS,
+        MAX_LAST_HOPS, MAX_LEGS, MAX_NEXT_HOPS, MAX_OWNED, MAX_PREFIXES, MAX_ROUTES, MAX_SERVERS,
+        MAX_SERVICE_KEYS, MAX_SERVICES, MAX_SNAT_POOLS, NeighbourKey, NextHop, Node, Owned, OwnedKey, Route,
+        SCHED_WORDS, SERVER_INDEXES, SLOTS, ScopedPrefix, Server, Service, ServiceKey, SnatPool, SnatRange,
+        Stats, WRR_COUNTERS,
     },
     phase::{PHASES as PHASE_TABLE, Phase},
     refusal::{METERS, Meter, Rate},
@@ -66,7 +67,8 @@ static DIRECT: LpmTrie<ScopedPrefix, u32> = LpmTrie::with_max_entries(MAX_PREFIX
 #[map]
 static HAIRPIN: LpmTrie<ScopedPrefix, u32> = LpmTrie::with_max_entries(MAX_HAIRPIN_PREFIXES, 0);
 #[map]
-static SERVER_ENDPOINTS: HashMap<EndpointKey, u32> = HashMap::with_max_entries(SLOTS * 4 * MAX_SERVERS, NO_PREALLOC);
+static SERVER_ENDPOINTS: HashMap<EndpointKey, u32> =
+    HashMap::with_max_entries(SLOTS * 4 * MAX_SERVERS, NO_PREALLOC);
 #[map]
 static NEXT_HOPS: Array<NextHop> = Array::with_max_entries(MAX_NEXT_HOPS, MMAPABLE);
 #[map]
@@ -180,7 +182,10 @@ fn add_to<T>(value: Option<*mut T>, add: impl FnOnce(&mut T)) {
 
 #[inline(always)]
 fn scoped(map: &LpmTrie<ScopedPrefix, u32>, scope: u32, addr: Addr4) -> Option<u32> {
-    let data = ScopedPrefix { scope: scope.to_be_bytes(), addr: addr.to_ne_bytes() };
+    let data = ScopedPrefix {
+        scope: scope.to_be_bytes(),
+        addr: addr.to_ne_bytes(),
+    };
     map.get(Key::new(64, data)).copied()
 }
 
@@ -193,13 +198,17 @@ impl Tables for Kernel {
     #[inline(always)]
     fn slot(&self) -> u32 {
         // SAFETY: a map value; one aligned word.
-        GENERATION.get_ptr(0).map_or(0, |slot| unsafe { slot.read_volatile() })
+        GENERATION
+            .get_ptr(0)
+            .map_or(0, |slot| unsafe { slot.read_volatile() })
     }
 
     #[inline(always)]
     fn lease(&self, group: u8) -> u64 {
         // SAFETY: a map value; one aligned word.
-        LEASE.get_ptr(u32::from(group)).map_or(0, |deadline| unsafe { deadline.read_volatile() })
+        LEASE
+            .get_ptr(u32::from(group))
+            .map_or(0, |deadline| unsafe { deadline.read_volatile() })
     }
 
     #[inline(always)]
@@ -253,7 +262,9 @@ impl Tables for Kernel {
 
     #[inline(always)]
     fn snat_pool(&self, slot: u32, index: u32) -> Option<SnatPool> {
-        SNAT_POOLS.get(slot.wrapping_mul(MAX_SNAT_POOLS).wrapping_add(index)).copied()
+        SNAT_POOLS
+            .get(slot.wrapping_mul(MAX_SNAT_POOLS).wrapping_add(index))
+            .copied()
     }
 
     #[inline(always)]
@@ -286,7 +297,12 @@ impl Tables for Kernel {
     fn next_hop(&self, index: u32) -> Option<NextHop> {
         let words = NEXT_HOPS.get_ptr(index)?.cast::<u64>();
         // SAFETY: two aligned words of a map value, each written whole; same size, no invalid bit pattern.
-        unsafe { Some(core::mem::transmute::<[u64; 2], NextHop>([words.read_volatile(), words.add(1).read_volatile()])) }
+        unsafe {
+            Some(core::mem::transmute::<[u64; 2], NextHop>([
+                words.read_volatile(),
+                words.add(1).read_volatile(),
+            ]))
+        }
     }
 
     #[inline(always)]
@@ -304,7 +320,12 @@ impl Tables for Kernel {
     fn last_hop(&self, index: u32) -> Option<LastHop> {
         let words = LAST_HOPS.get_ptr(index)?.cast::<u64>();
         // SAFETY: two aligned words of a map value, each written whole; same size, no invalid bit pattern.
-        unsafe { Some(core::mem::transmute::<[u64; 2], LastHop>([words.read_volatile(), words.add(1).read_volatile()])) }
+        unsafe {
+            Some(core::mem::transmute::<[u64; 2], LastHop>([
+                words.read_volatile(),
+                words.add(1).read_volatile(),
+            ]))
+        }
     }
 
     #[inline(always)]
@@ -327,7 +348,9 @@ impl Tables for Kernel {
     #[inline(always)]
     fn half_open(&self) -> u64 {
         // SAFETY: a map value; one aligned word.
-        HALF_OPEN.get_ptr(0).map_or(0, |count| unsafe { count.read_volatile() })
+        HALF_OPEN
+            .get_ptr(0)
+            .map_or(0, |count| unsafe { count.read_volatile() })
     }
 
     #[inline(always)]
@@ -362,18 +385,26 @@ impl Tables for Kernel {
 
     #[inline(always)]
     fn tally_flow(&self, stats: u16, server: u16) {
-        add_to(SERVICE_STATS.get_ptr_mut(u32::from(stats)), |s| s.flows = s.flows.wrapping_add(1));
-        add_to(SERVER_STATS.get_ptr_mut(u32::from(server)), |s| s.flows = s.flows.wrapping_add(1));
+        add_to(SERVICE_STATS.get_ptr_mut(u32::from(stats)), |s| {
+            s.flows = s.flows.wrapping_add(1)
+        });
+        add_to(SERVER_STATS.get_ptr_mut(u32::from(server)), |s| {
+            s.flows = s.flows.wrapping_add(1)
+        });
     }
 
     #[inline(always)]
     fn tally_refused(&self, stats: u32) {
-        add_to(SERVICE_STATS.get_ptr_mut(stats), |s| s.refused = s.refused.wrapping_add(1));
+        add_to(SERVICE_STATS.get_ptr_mut(stats), |s| {
+            s.refused = s.refused.wrapping_add(1)
+        });
     }
 
     #[inline(always)]
     fn event_due(&self, slot: u32, now: u64) -> bool {
-        let Some(last) = EVENT_PACE.get_ptr_mut(slot) else { return false };
+        let Some(last) = EVENT_PACE.get_ptr_mut(slot) else {
+            return false;
+        };
         // SAFETY: a map value; one aligned word. Two CPUs at once may both find it due.
         unsafe {
             let before = last.read_volatile();
@@ -394,7 +425,9 @@ impl Tables for Kernel {
 
     #[inline(always)]
     fn charge(&self, meter: u32, now: u64, rate: Rate) -> bool {
-        let Some(meter) = REFUSALS.get_ptr_mut(meter) else { return false };
+        let Some(meter) = REFUSALS.get_ptr_mut(meter) else {
+            return false;
+        };
         // SAFETY: a map value; one aligned word. Two CPUs at once may both be let pass.
         unsafe {
             match meter.read_volatile().charge(now, rate) {

@@ -75,7 +75,7 @@ pub(super) fn one_mode(run: &mut Run, mode: Mode, count: usize) -> Result<()> {
         let mut pair = stage(run, lab, &spec)?;
         clients(run, lab, &web, mode, count)?;
         drawing::check(run, lab, mode)?;
-        weights(run, lab, mode, count)?;
+        weights(run, lab, mode)?;
         gateway(run, lab, &web, mode)?;
         small_things(run, lab, mode)?;
         counters(run, &pair, mode)?;
@@ -158,21 +158,24 @@ fn check_log(run: &mut Run, web: &[Web], mode: Mode, asker: &str, mark: &str) ->
     Ok(())
 }
 
+/// Requests for the weights: a hash of fewer clients strays by more than the five points allowed.
+const WEIGHED: usize = 1_000;
+
 /// Weights 3:1.
-fn weights(run: &mut Run, lab: &OneArm, mode: Mode, count: usize) -> Result<()> {
+fn weights(run: &mut Run, lab: &OneArm, mode: Mode) -> Result<()> {
     for (port, scheduler) in WEIGHTED {
-        let answers = traffic::curl(lab, "out", &format!("{VIP}:{port}"), count, "weights")?;
+        let answers = traffic::curl(lab, "out", &format!("{VIP}:{port}"), WEIGHED, "weights")?;
         let first = answers.by_server.get("s1").copied().unwrap_or(0);
-        let due = count * 3 / 4;
-        let slack = if scheduler == "wrr" { 1 } else { count / 20 };
+        let due = WEIGHED * 3 / 4;
+        let slack = if scheduler == "wrr" { 1 } else { WEIGHED / 20 };
         // The peers' hash is not a scheduler under test.
         if scheduler == "wrr" && run.wanted.kind != Kind::Onearm {
             continue;
         }
         run.report.check(
             format!("{}: weights 3:1 by {scheduler}", mode.word()),
-            answers.good() == count && first.abs_diff(due) <= slack,
-            format!("{first} of {count} to s1, due {due} ± {slack}"),
+            answers.good() == WEIGHED && first.abs_diff(due) <= slack,
+            format!("{first} of {WEIGHED} to s1, due {due} ± {slack}"),
         );
     }
     Ok(())

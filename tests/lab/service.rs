@@ -74,6 +74,8 @@ pub struct PairSpec {
     pub peer_link: bool,
     /// Flow-table size.
     pub max_flows: u32,
+    /// Interval of health checks.
+    pub check_interval: Duration,
     /// Announcements a second; none: the product's default.
     pub announce_rate: Option<u32>,
 }
@@ -122,6 +124,7 @@ impl PairSpec {
             announce: vec![VIP],
             peer_link: false,
             max_flows: 65_536,
+            check_interval: Duration::from_millis(500),
             announce_rate: None,
         }
     }

@@ -321,12 +321,12 @@ pub fn pair_toml(spec: &PairSpec) -> String {
         writeln!(text, "\n[[gateway]]\naddress = \"{gateway}/24\"\nleg = \"lan\"").ok();
     }
     for service in &spec.services {
-        write_service(&mut text, service);
+        write_service(&mut text, service, spec.check_interval);
     }
     text
 }
 
-fn write_service(text: &mut String, service: &Service) {
+fn write_service(text: &mut String, service: &Service, check: Duration) {
     let ports: Vec<String> = service.ports.iter().map(u16::to_string).collect();
     writeln!(
         text,
@@ -344,7 +344,8 @@ fn write_service(text: &mut String, service: &Service) {
     if service.checked {
         writeln!(
             text,
-            "check = {{ type = \"tcp\", interval = \"500ms\", timeout = \"250ms\", rise = 1, fall = 2 }}"
+            "check = {{ type = \"tcp\", interval = \"{}ms\", timeout = \"250ms\", rise = 1, fall = 2 }}",
+            check.as_millis()
         )
         .ok();
     }

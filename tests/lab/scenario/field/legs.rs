@@ -120,7 +120,7 @@ pub(super) fn foreign_links(run: &mut Run) -> Result<()> {
                 stranger.run(&format!("ip link add x{i} type veth peer name y{i}"))?;
                 stranger.run(&format!("ip link set x{i} up"))?;
             }
-            for failure in stranger.remove() {
+            if let Some(failure) = stranger.remove().pop() {
                 return Err(failure);
             }
             rounds += 1;

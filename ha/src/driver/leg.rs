@@ -1,7 +1,8 @@
 //! The leg as the kernel has it: interface by name, carrier, own address, Ethernet address.
 //!
-//! The carrier is asked at every turn. Everything else is read again when netlink says that something changed on this
-//! interface, and every ten seconds in case netlink lost a word. Netlink wakes nobody: it is looked at once a turn.
+//! The carrier is looked at in every turn ([`Carrier`]). Everything else is read again when netlink says that something
+//! changed on this interface, and every ten seconds in case netlink lost a word. Netlink wakes nobody: it is looked at
+//! once a turn.
 
 use std::io;
 use std::net::Ipv4Addr;
@@ -14,6 +15,7 @@ use nix::sys::socket::{
     AddressFamily, MsgFlags, NetlinkAddr, SockFlag, SockProtocol, SockType, bind, recv, socket,
 };
 
+use super::carrier::Carrier;
 use crate::election::LegFault;
 use crate::error::Error;
 use crate::sys;
@@ -46,6 +48,7 @@ pub(super) struct Leg {
     netlink: OwnedFd,
     /// For ioctls.
     any: OwnedFd,
+    carrier: Carrier,
     view: Result<LegView, LegFault>,
     read_at: Option<MonoTime>,
     doubtful: bool,
@@ -70,6 +73,7 @@ impl Leg {
             address,
             netlink,
             any,
+            carrier: Carrier::default(),
             view: Err(LegFault::Unknown),
             read_at: None,
             doubtful: true,
@@ -85,9 +89,10 @@ impl Leg {
             self.doubtful = false;
             self.read_at = Some(now);
             self.view = read(&self.name, self.address);
+            self.carrier = Carrier::default();
         }
         // Carrier and the name itself, without waiting for netlink.
-        match (self.view, sys::carrier(self.any.as_fd(), &self.name)) {
+        match (self.view, self.carrier.look(self.any.as_fd(), &self.name)) {
             (Ok(view), Ok(true)) => Ok(view),
             (Ok(_), Ok(false)) => Err(LegFault::NoCarrier),
             (Ok(_), Err(_)) => {

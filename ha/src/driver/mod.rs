@@ -5,6 +5,7 @@
 //! writing a lease that has already expired. Adverts of the peer, due deadlines and the end of the main process wake
 //! the thread; everything else is looked at in the turn that comes every 10 ms anyway.
 
+mod carrier;
 pub(crate) mod clock;
 mod counters;
 mod filter;

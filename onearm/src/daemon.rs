@@ -5,10 +5,11 @@
 //!              │  ▲
 //!              │  └── picture, health, hello, dataplane and kernel events
 //!              └───── ha_link ◄──► ha_process                        (the other process)
-//! backend ──► board, dataplane, health                               (answers to `onearm`)
+//! beside ─► backend ──► board, dataplane, health                      (answers to `onearm`, on a thread of their own)
 //! ```
 
 mod backend;
+mod beside;
 mod board;
 mod clock;
 mod expiry;

@@ -11,7 +11,6 @@ use onearm_dataplane::{Dataplane, Limits};
 use onearm_netcfg::{Kernel, Netcfg, Place, StateDir};
 use onearm_types::GroupId;
 use sha2::Digest as _;
-use tokio::sync::watch;
 use tracing_subscriber::EnvFilter;
 
 use crate::cli::Exit;
@@ -20,13 +19,14 @@ use crate::control::ControlServer;
 use crate::health::{self, Health};
 
 use super::backend::Backend;
+use super::beside::Beside;
 use super::board::Board;
 use super::gates::Gates;
 use super::hello::{self, Hello};
 use super::legs::lock;
 use super::node::Node;
 use super::options::Options;
-use super::{clock, expiry, ha_process, node_loop};
+use super::{clock, ha_process, node_loop};
 
 /// Descriptors wanted: health checks, control connections, links, and some more.
 const DESCRIPTORS: u64 = 16_384;
@@ -162,12 +162,6 @@ async fn serve(options: &Options, loaded: Loaded) -> anyhow::Result<()> {
     tokio::spawn(checking);
     checks.configure(health::specs(&loaded.pair));
 
-    let (stop, stopped) = watch::channel(false);
-    let server = ControlServer::bind(
-        &options.run_dir,
-        options.group.as_deref().or(loaded.node.control_group.as_deref()),
-    )
-    .with_context(|| format!("cannot listen in {}", options.run_dir.display()))?;
     let backend = Arc::new(Backend {
         loaded: Arc::clone(&loaded),
         board: Arc::clone(&board),
@@ -177,18 +171,15 @@ async fn serve(options: &Options, loaded: Loaded) -> anyhow::Result<()> {
         health: checks.clone(),
         started_ns,
     });
-    let control = tokio::spawn(server.serve(backend, stopped));
-    let sweeping = tokio::spawn(expiry::sweep(flows, Arc::clone(&board)));
+    let group = options.group.as_deref().or(loaded.node.control_group.as_deref());
+    let bind = || ControlServer::bind(&options.run_dir, group);
+    let beside = Beside::start(bind, backend, flows, Arc::clone(&board))
+        .with_context(|| format!("cannot listen in {}", options.run_dir.display()))?;
 
     let gates = Arc::new(Mutex::new(gates));
     let node = Node::new(Arc::clone(&loaded), board, dataplane, gates, netcfg, checks);
-    let outcome = node_loop::run(node, lease, events, netcfg_events, hellos(&loaded)).await;
-    sweeping.abort();
-    stop.send_replace(true);
-    // The server ends at once; the socket's file goes with it.
-    if let Err(error) = control.await {
-        tracing::debug!(%error, "control server");
-    }
+    let outcome = node_loop::run(node, lease, events, netcfg_events, hello_of(&loaded)).await;
+    beside.stop().await;
     outcome
 }
 
@@ -201,8 +192,8 @@ fn pair_key(pair: &PairConfig) -> [u64; 2] {
     [word(0), word(8)]
 }
 
-/// Starts the exchange of hellos; none while the own address is not configured anywhere.
-fn hellos(loaded: &Arc<Loaded>) -> Hello {
+/// What this node says of itself.
+fn hello_of(loaded: &Loaded) -> Hello {
     Hello {
         format: hello::FORMAT,
         name: loaded.node.name.clone(),

@@ -1,0 +1,120 @@
+//! The thread beside the main loop: control API and the sweep of the flow table. An answer with ten thousand flows, a
+//! crowd of clients or a large table takes longer than the HA process waits for a heartbeat of the main loop; none of it
+//! may look like a hang.
+
+use std::io;
+use std::sync::Arc;
+use std::thread;
+
+use anyhow::Context as _;
+use onearm_dataplane::FlowTable;
+use tokio::runtime::{Builder, Runtime};
+use tokio::sync::{oneshot, watch};
+
+use crate::control::ControlServer;
+
+use super::backend::Backend;
+use super::board::Board;
+use super::expiry;
+
+/// The running thread.
+#[derive(Debug)]
+pub(crate) struct Beside {
+    stop: watch::Sender<bool>,
+    ended: oneshot::Receiver<()>,
+}
+
+impl Beside {
+    /// Starts it with a server made by `bind` within its runtime.
+    ///
+    /// # Errors
+    /// Those of `bind`, and the system's when there is no runtime or thread.
+    pub(crate) fn start(
+        bind: impl FnOnce() -> io::Result<ControlServer>,
+        backend: Arc<Backend>,
+        flows: Arc<FlowTable>,
+        board: Arc<Board>,
+    ) -> anyhow::Result<Self> {
+        let runtime = Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .context("no runtime for the control API")?;
+        let server = {
+            let _within = runtime.enter();
+            bind()?
+        };
+        let (stop, stopped) = watch::channel(false);
+        let work = async move {
+            // Nothing is lost when either is dropped: a slice of the sweep is never interrupted.
+            tokio::select! {
+                () = server.serve(backend, stopped) => {}
+                () = expiry::sweep(flows, board) => {}
+            }
+        };
+        let ended = spawn(runtime, work).context("no thread for the control API")?;
+        Ok(Self { stop, ended })
+    }
+
+    /// Ends it. The control socket is gone when this returns.
+    pub(crate) async fn stop(self) {
+        self.stop.send_replace(true);
+        if self.ended.await.is_err() {
+            tracing::warn!("the control API had ended before");
+        }
+    }
+}
+
+/// Runs `work` on a thread of its own; the receiver hears of its end.
+fn spawn(
+    runtime: Runtime,
+    work: impl Future<Output = ()> + Send + 'static,
+) -> io::Result<oneshot::Receiver<()>> {
+    let (end, ended) = oneshot::channel();
+    thread::Builder::new().name("control".to_owned()).spawn(move || {
+        runtime.block_on(work);
+        // A question that still waits for the dataplane must not hold the stop up.
+        runtime.shutdown_background();
+        // The receiver is gone if nobody waits.
+        end.send(()).ok();
+    })?;
+    Ok(ended)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::spawn;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::time::Duration;
+    use tokio::runtime::Builder;
+
+    fn runtime() -> tokio::runtime::Runtime {
+        Builder::new_current_thread().enable_all().build().unwrap()
+    }
+
+    #[test]
+    fn work_that_never_yields_leaves_the_main_loop_its_heartbeats() {
+        let enough = Arc::new(AtomicBool::new(false));
+        let told = Arc::clone(&enough);
+        let ended = spawn(runtime(), async move {
+            while !told.load(Ordering::Relaxed) {
+                std::hint::spin_loop();
+            }
+        })
+        .unwrap();
+        runtime().block_on(async move {
+            let mut beats = tokio::time::interval(Duration::from_millis(1));
+            for _ in 0..3 {
+                beats.tick().await;
+            }
+            enough.store(true, Ordering::Relaxed);
+            ended.await.unwrap();
+        });
+    }
+
+    #[test]
+    fn an_end_by_a_panic_is_told() {
+        let ended = spawn(runtime(), async { panic!("a bug") }).unwrap();
+        assert!(runtime().block_on(ended).is_err());
+    }
+}

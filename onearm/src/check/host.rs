@@ -100,10 +100,11 @@ pub fn lint_host(node: &mut Parsed<NodeConfig>, pair: &mut PairFile, interfaces:
 /// A VIP outside the network of its leg is answered, but only those ask who have a route to it over that leg.
 fn vips(node: &Parsed<NodeConfig>, file: &PairFile, interfaces: &[HostInterface], findings: &mut Findings) {
     let pair = &file.parsed.config;
+    let named = pair.named_legs();
     for (index, service) in pair.services.iter().enumerate() {
         let only = node.config.only_service_leg().map(|leg| &*leg.name);
-        let leg = pair
-            .leg_of(service.vip)
+        let leg = named
+            .of(service.vip)
             .or(only)
             .and_then(|name| node.config.leg(name));
         let field = format!("{}.vip", file.service_path(index));

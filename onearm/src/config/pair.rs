@@ -1,4 +1,4 @@
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
@@ -40,21 +40,35 @@ impl PairConfig {
             .collect()
     }
 
-    /// The leg named for an address by the file: that of a service with this VIP, else of the gateway whose network holds it.
-    /// `None` = the file does not say; then it is the node's only service leg, or the one whose connected prefix holds it.
-    pub fn leg_of(&self, address: Ipv4Addr) -> Option<&str> {
-        let service = self
-            .services
-            .iter()
-            .filter(|s| s.vip == address)
-            .find_map(|s| s.leg.as_deref());
+    /// The legs this file names.
+    pub fn named_legs(&self) -> NamedLegs<'_> {
+        let vips = self.services.iter().rev();
+        NamedLegs {
+            vips: vips.filter_map(|s| Some((s.vip, s.leg.as_deref()?))).collect(),
+            gateways: &self.gateways,
+        }
+    }
+}
+
+/// Legs that `pair.toml` names, found by address. To be made once for many addresses.
+#[derive(Clone, Debug)]
+pub struct NamedLegs<'a> {
+    vips: BTreeMap<Ipv4Addr, &'a str>,
+    gateways: &'a [GatewayConfig],
+}
+
+impl<'a> NamedLegs<'a> {
+    /// The leg of an address: that of the first service with this VIP that names one, else of the gateway whose network
+    /// holds it. `None` = the file does not say; then it is the node's only service leg, or the one whose connected prefix
+    /// holds it.
+    pub fn of(&self, address: Ipv4Addr) -> Option<&'a str> {
         let gateway = || {
             self.gateways
                 .iter()
                 .find(|g| g.address.contains(&address))
                 .map(|g| &*g.leg)
         };
-        service.or_else(gateway)
+        self.vips.get(&address).copied().or_else(gateway)
     }
 }
 
@@ -139,7 +153,7 @@ pub struct ServiceConfig {
     pub name: String,
     /// Address clients call.
     pub vip: Ipv4Addr,
-    /// Leg of the VIP; `None` = see [`PairConfig::leg_of`].
+    /// Leg of the VIP; `None` = see [`NamedLegs::of`].
     pub leg: Option<String>,
     /// TCP or UDP.
     pub protocol: Protocol,

@@ -199,13 +199,16 @@ service = [
 fn a_service_without_a_check_keeps_its_leg_from_the_gateway_or_says_so() {
     let pair = config(PAIR);
     assert_eq!(
-        pair.leg_of("192.168.100.100".parse().unwrap()),
+        pair.named_legs().of("192.168.100.100".parse().unwrap()),
         Some("lan"),
         "in the gateway's network"
     );
-    assert_eq!(pair.leg_of("10.0.0.1".parse().unwrap()), None);
+    assert_eq!(pair.named_legs().of("10.0.0.1".parse().unwrap()), None);
     let named = PAIR.replace("vip = \"192.168.100.100\"", "vip = \"10.0.0.1\"\nleg = \"lan\"");
-    assert_eq!(config(&named).leg_of("10.0.0.1".parse().unwrap()), Some("lan"));
+    assert_eq!(
+        config(&named).named_legs().of("10.0.0.1".parse().unwrap()),
+        Some("lan")
+    );
 }
 
 #[test]

@@ -14,7 +14,7 @@ use crate::control::{
     HaStatus, LeaseStatus, NodeState, NodeStatus, PeerStatus, ProbeRequest, ProbeResult, Refusal,
     RefusalKind, ServerHealth, ServerStatus, ServiceStatus, Status, Traffic,
 };
-use crate::health::{Health, ServerKey};
+use crate::health::{Health, ServerKey, effective_weight};
 
 use super::board::Board;
 use super::clock;
@@ -224,7 +224,7 @@ fn server_status(
         address: server.address,
         port: server.port,
         weight: server.weight,
-        effective_weight: if in_rotation { server.weight } else { 0 },
+        effective_weight: effective_weight(server.weight, in_rotation),
         health: view.as_ref().map_or(ServerHealth::Unchecked, |v| v.health),
         last_check: view.and_then(|v| v.last_check),
         traffic: own.map(|s| counted(&s.traffic)).unwrap_or_default(),

@@ -4,7 +4,7 @@
 //! programs, then tables, then next hops. Every input only says that something may have changed; a pass that failed
 //! half-way is made again after [`RETRY`], so no failure needs a way of its own.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -245,7 +245,10 @@ impl Node {
             self.ask(move |d| d.apply(&wanted).map(drop)).await?;
             let elapsed_ms = (super::clock::monotonic_ns() - started) / 1_000_000;
             tracing::info!(services = tables.services.len(), elapsed_ms, "tables in force");
+            let before = self.done.tables.as_ref();
+            let changes = before.map_or_else(Vec::new, |before| plan::turned(before, &tables));
             self.done.tables = Some(tables);
+            self.report_health(&changes);
         }
         let next_hops = plan::next_hops(configured, picture);
         if self.done.next_hops.as_ref() != Some(&next_hops) {
@@ -275,9 +278,10 @@ impl Node {
 
     fn tables(&self, picture: &Picture) -> Tables {
         let (node, pair) = (&self.loaded.node, &self.loaded.pair);
+        let named = pair.named_legs();
         let leg_of = |address| {
-            let named = pair
-                .leg_of(address)
+            let named = named
+                .of(address)
                 .and_then(|name| node.legs.iter().position(|l| l.name == name));
             let holding = || {
                 node.legs.iter().position(|leg| {
@@ -304,37 +308,27 @@ impl Node {
 
     /// Carries changes of health into the tables in force, each by one store, without a new generation.
     pub(crate) async fn check_health(&mut self) -> Settled {
-        let Some(tables) = &self.done.tables else {
+        let Some(before) = &self.done.tables else {
             return Settled::default();
         };
-        let mut changes = Vec::new();
-        let mut changed = tables.clone();
-        for (service, spec) in self.loaded.pair.services.iter().zip(&mut changed.services) {
+        let mut after = before.clone();
+        for (service, spec) in self.loaded.pair.services.iter().zip(&mut after.services) {
             for (server, known) in service.servers.iter().zip(&mut spec.servers) {
-                let key = ServerKey {
+                known.up = self.health.in_rotation(&ServerKey {
                     service: service.name.clone(),
                     server: server.name.clone(),
-                };
-                let up = self.health.in_rotation(&key);
-                if up == known.up {
-                    continue;
-                }
-                known.up = up;
-                changes.push(ServerChange {
-                    service: service.name.clone(),
-                    server: known.id,
-                    weight: None,
-                    up: Some(up),
                 });
-                self.report_health(&key, server.address, up);
             }
         }
+        let changes = plan::turned(before, &after);
         if changes.is_empty() {
             return Settled::default();
         }
-        match self.ask(move |d| d.change_servers(&changes)).await {
+        let wanted = changes.clone();
+        match self.ask(move |d| d.change_servers(&wanted)).await {
             Ok(()) => {
-                self.done.tables = Some(changed);
+                self.done.tables = Some(after);
+                self.report_health(&changes);
                 Settled::default()
             }
             Err(error) => {
@@ -347,7 +341,31 @@ impl Node {
         }
     }
 
-    fn report_health(&self, key: &ServerKey, address: std::net::Ipv4Addr, up: bool) {
+    /// Tells of servers whose health is in force now.
+    fn report_health(&self, changes: &[ServerChange]) {
+        for change in changes {
+            let service = self
+                .loaded
+                .pair
+                .services
+                .iter()
+                .find(|s| s.name == change.service);
+            let server = service.and_then(|s| {
+                s.servers
+                    .iter()
+                    .find(|server| plan::server_id(server) == change.server)
+            });
+            if let Some(server) = server {
+                let key = ServerKey {
+                    service: change.service.clone(),
+                    server: server.name.clone(),
+                };
+                self.report_server(&key, server.address, change.up == Some(true));
+            }
+        }
+    }
+
+    fn report_server(&self, key: &ServerKey, address: Ipv4Addr, up: bool) {
         let detail = self
             .health
             .view(key)

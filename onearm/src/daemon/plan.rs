@@ -1,11 +1,13 @@
 //! What the configuration and the kernel's state ask of each crate: pure functions, one file a crate.
 
 mod election;
+mod health;
 mod kernel;
 mod mirror;
 mod tables;
 
 pub(crate) use election::{election_leg, ha_config};
+pub(crate) use health::turned;
 pub(crate) use kernel::{LegUse, desired};
 pub(crate) use mirror::{address, connected, leg_id, leg_picture, legs, neighbour_mac, next_hops};
 pub(crate) use tables::{server_id, tables};

@@ -62,7 +62,7 @@ impl Health {
 
     /// Whether new flows may go to the server.
     pub fn in_rotation(&self, key: &ServerKey) -> bool {
-        self.view(key).is_none_or(|view| view.in_rotation)
+        locked(&self.machine).in_rotation(key).unwrap_or(true)
     }
 }
 

@@ -167,6 +167,11 @@ impl Machine {
         })
     }
 
+    /// Whether new flows may go to the server; `None` = it is not checked.
+    pub fn in_rotation(&self, key: &ServerKey) -> Option<bool> {
+        self.servers.get(key).map(|server| server.verdict == Verdict::Up)
+    }
+
     /// Checks this machine could not make since the start; they changed nothing.
     pub const fn not_tried(&self) -> u64 {
         self.not_tried

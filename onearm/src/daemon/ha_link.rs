@@ -2,8 +2,8 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
@@ -51,7 +51,14 @@ pub(crate) struct HaLink {
     child: Child,
     ordered: Arc<AtomicBool>,
     beating: tokio::task::JoinHandle<()>,
+    /// Acts when the process dies, under the settings it was given last.
+    guardian: Arc<Mutex<Guardian>>,
     config: Config,
+}
+
+/// A panic of another holder left it whole: it is replaced, or only acts.
+fn lock(guardian: &Mutex<Guardian>) -> MutexGuard<'_, Guardian> {
+    guardian.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl HaLink {
@@ -66,7 +73,7 @@ impl HaLink {
         links: &[OwnedFd],
         lease: LeaseCell,
     ) -> anyhow::Result<(Self, mpsc::Receiver<News>)> {
-        let guardian = Guardian::prepare(&config)?;
+        let guardian = Arc::new(Mutex::new(Guardian::prepare(&config)?));
         let mut command = Command::new("/proc/self/exe");
         command.arg("--ha-process").stdout(Stdio::null());
         let (child, end) = spawn(command)?;
@@ -78,12 +85,13 @@ impl HaLink {
             child,
             ordered,
             beating,
+            guardian,
             config,
         };
         let (news, heard) = mpsc::channel(NEWS);
         let begun = link
             .begin(owned, lease_map, links)
-            .and_then(|()| link.listen(guardian, lease, news));
+            .and_then(|()| link.listen(lease, news));
         match begun {
             Ok(()) => Ok((link, heard)),
             Err(error) => {
@@ -110,13 +118,9 @@ impl HaLink {
     }
 
     /// Reads in a thread of its own: the end of the HA process is acted on there, however busy the main loop is.
-    fn listen(
-        &self,
-        mut guardian: Guardian,
-        lease: LeaseCell,
-        news: mpsc::Sender<News>,
-    ) -> anyhow::Result<()> {
+    fn listen(&self, lease: LeaseCell, news: mpsc::Sender<News>) -> anyhow::Result<()> {
         let (end, ordered) = (Arc::clone(&self.end), Arc::clone(&self.ordered));
+        let guardian = Arc::clone(&self.guardian);
         let pid = Pid::from_raw(i32::try_from(self.child.id()).context("process id out of range")?);
         let read = move || {
             let mut cell = Cell(lease);
@@ -141,7 +145,7 @@ impl HaLink {
                     }
                     Ok(FromHa::Ended) => {
                         if !ordered.load(Ordering::Acquire)
-                            && let Err(error) = guardian.act(&mut cell)
+                            && let Err(error) = lock(&guardian).act(&mut cell)
                         {
                             tracing::error!(%error, "the peer could not be told of the HA process's death");
                         }
@@ -168,8 +172,10 @@ impl HaLink {
     /// Gives it other settings.
     ///
     /// # Errors
-    /// When it takes no orders.
+    /// When it takes no orders, or the leg cannot be opened.
     pub(crate) fn configure(&mut self, config: Config) -> anyhow::Result<()> {
+        // Before the process, so that a release never comes from an address the peer no longer knows.
+        *lock(&self.guardian) = Guardian::prepare(&config)?;
         self.end
             .send(&ToHa::Configure(Box::new(config.clone())), PATIENCE)?;
         self.config = config;

@@ -21,6 +21,7 @@ mod hello;
 mod legs;
 mod node;
 mod node_loop;
+mod notices;
 mod options;
 mod plan;
 mod probe;

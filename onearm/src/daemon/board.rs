@@ -93,18 +93,27 @@ impl Board {
         message: String,
         remedy: impl Into<String>,
     ) {
-        let remedy = remedy.into();
-        match severity {
+        self.tell(NewEvent {
+            severity,
+            kind,
+            message,
+            remedy: remedy.into(),
+        });
+    }
+
+    /// [`Self::record`] for an event that is ready.
+    pub(crate) fn tell(&self, event: NewEvent) {
+        let NewEvent {
+            kind,
+            message,
+            remedy,
+            ..
+        } = &event;
+        match event.severity {
             Severity::Info => tracing::info!(kind, %message, "event"),
             Severity::Warning => tracing::warn!(kind, %message, %remedy, "event"),
             Severity::Error => tracing::error!(kind, %message, %remedy, "event"),
         }
-        let event = NewEvent {
-            severity,
-            kind,
-            message,
-            remedy,
-        };
         self.facts().events.record(clock::wall_ms(), event);
     }
 

@@ -3,18 +3,16 @@
 use std::collections::BTreeMap;
 use std::future::pending;
 use std::net::Ipv4Addr;
-use std::os::fd::OwnedFd;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use anyhow::Context as _;
 use onearm_dataplane::{Event as Seen, EventStream, LeaseCell, Timed};
-use onearm_ha::election::{Alarm, Role, Transition};
+use onearm_ha::election::{Role, Transition};
 use onearm_ha::membership::Membership;
 use onearm_ha::process::{HaState, ToMain};
 use onearm_netcfg::Event as KernelEvent;
 use onearm_types::GroupId;
-use serde::Serialize;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
@@ -23,8 +21,8 @@ use crate::control::{NodeState, Severity};
 
 use super::ha_link::{HaLink, News};
 use super::hello::{self, Hello};
-use super::legs::lock;
 use super::node::{Node, RETRY, Settled};
+use super::notices::{self, told};
 use super::plan;
 
 /// Indexes of removed servers and neighbours are freed this often.
@@ -46,6 +44,8 @@ struct Running {
     hellos: Option<tokio::task::JoinHandle<()>>,
     heard: watch::Sender<Option<Hello>>,
     again_at: Option<Instant>,
+    /// Programs were attached or went since the HA process was given the links.
+    links_due: bool,
     terms: u64,
 }
 
@@ -78,6 +78,7 @@ pub(crate) async fn run(
         hellos: None,
         heard,
         again_at: None,
+        links_due: false,
         terms: 0,
     };
     running.settle().await;
@@ -105,7 +106,7 @@ pub(crate) async fn run(
                 let faults = kernel_status.borrow_and_update().faults.iter().map(|f| format!("kernel: {}", told(f))).collect();
                 running.node.board.warn("kernel", faults);
             }
-            Some(event) = kernel_events.recv() => running.kernel_event(&event),
+            Some(event) = kernel_events.recv() => running.node.board.tell(notices::kernel(&event)),
             seen = next_event(&mut events) => match seen {
                 Some(seen) => running.seen(seen),
                 None => events = None,
@@ -158,29 +159,19 @@ async fn at(time: Option<Instant>) {
     }
 }
 
-/// A value of another crate in words: its JSON without the punctuation of a program.
-fn told(value: &impl Serialize) -> String {
-    serde_json::to_string(value)
-        .unwrap_or_default()
-        .replace(['"', '{', '}'], "")
-        .replace('_', " ")
-        .replace(':', ": ")
-}
-
 impl Running {
     async fn settle(&mut self) {
         let settled = self.node.settle().await;
         self.after(settled);
-        if settled.links_changed {
-            self.hold_links();
-        }
+        self.links_due |= settled.links_changed;
+        self.hold_links().await;
         self.keep_membership();
-        self.keep_ha();
+        self.keep_ha().await;
         self.keep_hellos();
     }
 
     fn keep_membership(&mut self) {
-        let picture = self.node.picture.borrow();
+        let picture = self.node.picture.borrow().clone();
         let Some(leg) = plan::election_leg(&self.node.loaded.node, &picture) else {
             return;
         };
@@ -193,33 +184,50 @@ impl Running {
         };
         if let Err(error) = joined {
             tracing::warn!(%error, ifname = %leg.interface, "adverts' group not joined");
-            self.again_at = Some(Instant::now() + RETRY);
+            self.again_by(Instant::now() + RETRY);
         }
     }
 
     fn after(&mut self, settled: Settled) {
         if settled.again {
-            self.again_at = Some(Instant::now() + RETRY);
+            self.again_by(Instant::now() + RETRY);
         }
     }
 
-    fn links(&self) -> anyhow::Result<Vec<OwnedFd>> {
-        Ok(lock(&self.node.dataplane).keepalive_fds()?)
+    /// Another pass at `at`, unless one comes sooner.
+    fn again_by(&mut self, at: Instant) {
+        self.again_at = Some(sooner(self.again_at, at));
     }
 
-    fn hold_links(&mut self) {
+    /// Gives the HA process the links of programs attached anew; again with the next pass if it takes no orders.
+    async fn hold_links(&mut self) {
+        if !self.links_due {
+            return;
+        }
         let Some((ha, _)) = &self.ha else { return };
-        if let Err(error) = self.links().and_then(|links| ha.hold(&links)) {
-            tracing::warn!(
-                error = format!("{error:#}"),
-                "the HA process was not given the links"
-            );
-            self.again_at = Some(Instant::now() + RETRY);
+        let links = self.node.ask(|d| d.keepalive_fds()).await;
+        match links
+            .map_err(anyhow::Error::msg)
+            .and_then(|links| ha.hold(&links))
+        {
+            Ok(()) => self.links_due = false,
+            Err(error) => {
+                tracing::warn!(
+                    error = format!("{error:#}"),
+                    "the HA process was not given the links"
+                );
+                self.again_by(Instant::now() + RETRY);
+            }
         }
     }
 
-    /// Starts the HA process once there is something to own, and keeps its settings up to date.
-    fn keep_ha(&mut self) {
+    /// Starts the HA process once there is something to own, keeps its settings up to date, and stops it while this node
+    /// could not serve what it owns.
+    async fn keep_ha(&mut self) {
+        if !self.node.is_ready() {
+            self.rest_ha().await;
+            return;
+        }
         let picture = self.node.picture.borrow().clone();
         let loaded = Arc::clone(&self.node.loaded);
         let config = match plan::ha_config(&loaded.node, &loaded.pair, &picture) {
@@ -240,16 +248,18 @@ impl Running {
                     error = format!("{error:#}"),
                     "the HA process was not given its settings"
                 );
-                self.again_at = Some(Instant::now() + RETRY);
+                self.again_by(Instant::now() + RETRY);
             }
             return;
         }
-        if !self.node.is_ready() || Instant::now() < self.ha_from {
+        if Instant::now() < self.ha_from {
+            self.again_by(self.ha_from);
             return;
         }
-        match self.start_ha(config) {
+        match self.start_ha(config).await {
             Ok(ha) => {
                 self.node.board.warn("ha", Vec::new());
+                self.links_due = false;
                 self.ha = Some(ha);
             }
             Err(error) => {
@@ -257,18 +267,51 @@ impl Running {
                 tracing::error!(error = %text, "no election");
                 self.node.board.warn("ha", vec![text]);
                 self.ha_from = Instant::now() + RETRY;
-                self.again_at = Some(self.ha_from);
+                self.again_by(self.ha_from);
             }
         }
     }
 
-    fn start_ha(&self, config: onearm_ha::config::Config) -> anyhow::Result<(HaLink, mpsc::Receiver<News>)> {
-        let owned: Vec<Ipv4Addr> = self.node.loaded.pair.owned_addresses().into_iter().collect();
-        let (lease_map, cell) = {
-            let dataplane = lock(&self.node.dataplane);
-            (dataplane.lease_fd()?, dataplane.lease_cell(GroupId::FIRST)?)
+    /// A leg without its program answers for nothing: the peer is to own.
+    async fn rest_ha(&mut self) {
+        let Some((ha, mut heard)) = self.ha.take() else {
+            return;
         };
-        HaLink::start(config, &owned, &lease_map, &self.links()?, cell)
+        ha.stop(&mut heard).await;
+        self.lease.clear();
+        self.node.board.record(
+            Severity::Warning,
+            "ownership-laid-down",
+            "a leg has no program: this node cannot serve and owns nothing".to_owned(),
+            "see the legs in onearm status; it comes back by itself",
+        );
+        self.owns_nothing("a leg has no program");
+    }
+
+    /// The election does not run: what it told last holds no more.
+    fn owns_nothing(&mut self, reason: &str) {
+        self.node.ownership.state = NodeState::Initialize;
+        self.node.ownership.peer_is_active = false;
+        {
+            let mut facts = self.node.board.facts();
+            facts.state = NodeState::Initialize;
+            facts.since_ns = super::clock::monotonic_ns();
+            reason.clone_into(&mut facts.reason);
+            facts.peer.state = None;
+        }
+        self.again_by(Instant::now());
+    }
+
+    async fn start_ha(
+        &self,
+        config: onearm_ha::config::Config,
+    ) -> anyhow::Result<(HaLink, mpsc::Receiver<News>)> {
+        let owned: Vec<Ipv4Addr> = self.node.loaded.pair.owned_addresses().into_iter().collect();
+        let parts = self
+            .node
+            .ask(|d| Ok((d.lease_fd()?, d.lease_cell(GroupId::FIRST)?, d.keepalive_fds()?)));
+        let (lease_map, cell, links) = parts.await.map_err(anyhow::Error::msg)?;
+        HaLink::start(config, &owned, &lease_map, &links, cell)
     }
 
     /// Hellos go between the nodes' own addresses; they start when this node has one.
@@ -278,9 +321,9 @@ impl Running {
         }
         let picture = self.node.picture.borrow();
         let node = &self.node.loaded.node;
-        let Some(own) = plan::election_leg(node, &picture)
-            .and_then(|leg| plan::leg_picture(leg, &picture))
-            .and_then(plan::address)
+        // The address the peer has in its file, whatever others the leg has.
+        let Some(own) =
+            plan::election_leg(node, &picture).and_then(|leg| plan::own_address(node, leg, &picture))
         else {
             return;
         };
@@ -306,7 +349,7 @@ impl Running {
             News::Message(ToMain::Heartbeat) => {}
             News::Message(ToMain::State(state)) => self.state(&state).await,
             News::Message(ToMain::Transition(transition)) => self.transition(&transition).await,
-            News::Message(ToMain::Alarm(alarm)) => self.alarm(alarm),
+            News::Message(ToMain::Alarm(alarm)) => self.node.board.tell(notices::alarm(alarm)),
             News::Message(ToMain::ConfigRefused(errors)) => {
                 self.node.board.warn(
                     "ha",
@@ -326,15 +369,8 @@ impl Running {
                     "the HA process died; the lease was cleared and the peer told".to_owned(),
                     "it is started again; report this",
                 );
-                self.node.ownership.state = NodeState::Initialize;
-                {
-                    let mut facts = self.node.board.facts();
-                    facts.state = NodeState::Initialize;
-                    facts.since_ns = super::clock::monotonic_ns();
-                    "the HA process died".clone_into(&mut facts.reason);
-                }
                 self.ha_from = Instant::now() + RETRY;
-                self.again_at = Some(self.ha_from);
+                self.owns_nothing("the HA process died");
             }
         }
     }
@@ -400,60 +436,14 @@ impl Running {
         self.settle().await;
     }
 
-    fn alarm(&self, alarm: Alarm) {
-        let (kind, remedy) = match alarm {
-            Alarm::ForeignGroup { .. } => ("foreign-group", "give one of the two groups another vrid"),
-            Alarm::LoopOrDuplicateAddress => (
-                "loop-or-duplicate-address",
-                "look for a loop in the switch, or another host with this node's address",
-            ),
-            Alarm::IntervalClamped { .. } => {
-                ("interval-clamped", "set the same advert_interval on both nodes")
-            }
-            Alarm::AddressListDiffers => ("address-list-differs", "compare pair.toml of the two nodes"),
-            Alarm::SendErrors => (
-                "adverts-not-sent",
-                "look for a packet filter or a fault of the leg on this node",
-            ),
-            Alarm::LeaseLapsed => (
-                "lease-lapsed",
-                "this machine stalled; look for starved CPU or a paused VM",
-            ),
-            Alarm::Overslept => (
-                "overslept",
-                "this machine stalled; look for starved CPU or a paused VM",
-            ),
-            Alarm::Contended => (
-                "contended",
-                "both nodes were Active at one time: look for one-way loss between them",
-            ),
-        };
-        self.node
-            .board
-            .record(Severity::Warning, kind, told(&alarm).replace('-', " "), remedy);
-    }
-
-    fn kernel_event(&self, event: &KernelEvent) {
-        let (severity, kind) = match event {
-            KernelEvent::Repaired(_) => (Severity::Warning, "kernel-repaired"),
-            KernelEvent::FaultRaised(_) => (Severity::Warning, "kernel-fault"),
-            _ => (Severity::Info, "kernel-fault-cleared"),
-        };
-        let remedy = if severity == Severity::Warning {
-            "another program changes what onearm set; find out which"
-        } else {
-            ""
-        };
-        self.node.board.record(severity, kind, told(event), remedy);
-    }
-
     fn seen(&mut self, seen: Timed) {
         match seen.event {
             Seen::NeighbourWanted { leg, addr } => {
+                // A host behind no leg of ours cannot be resolved on one.
+                let known = (leg as usize) < self.node.loaded.node.legs.len();
                 let leg = u8::try_from(leg).unwrap_or(u8::MAX);
-                if self.node.guests.needed(Instant::now(), leg, addr) {
-                    let soon = Instant::now() + GUESTS_GATHER;
-                    self.again_at = Some(self.again_at.map_or(soon, |at| at.min(soon)));
+                if known && self.node.guests.needed(Instant::now(), leg, addr) {
+                    self.again_by(Instant::now() + GUESTS_GATHER);
                 }
             }
             Seen::NextHopWanted { leg, addr, .. } => {
@@ -477,29 +467,14 @@ impl Running {
                     ha.conflict(addr);
                 }
             }
-            Seen::TableFull { .. } => self.refused("table-full", &seen, "raise limits.max_flows"),
-            Seen::HalfOpenFull { .. } => {
-                self.refused("half-open-full", &seen, "a SYN flood, or raise limits.half_open");
+            event => {
+                if let Some(notice) = notices::refused(&event) {
+                    self.node.board.tell(notice);
+                } else {
+                    tracing::debug!(event = told(&event), "dataplane event");
+                }
             }
-            Seen::NoPort { .. } => self.refused(
-                "no-port",
-                &seen,
-                "give the service more snat addresses or a wider snat_ports",
-            ),
-            Seen::NoServer { .. } => {
-                self.refused("no-server", &seen, "look at the servers' checks: onearm services");
-            }
-            _ => tracing::debug!(event = told(&seen), "dataplane event"),
         }
-    }
-
-    fn refused(&self, kind: &'static str, seen: &Timed, remedy: &str) {
-        self.node.board.record(
-            Severity::Warning,
-            kind,
-            format!("new flows are refused: {}", told(&seen.event)),
-            remedy,
-        );
     }
 
     async fn stop(mut self) -> anyhow::Result<()> {
@@ -520,11 +495,15 @@ impl Running {
         if let Some(hellos) = self.hellos.take() {
             hellos.abort();
         }
-        let restored = self.node.netcfg.stop().await?;
-        for line in &restored.lines {
-            tracing::info!(%line, "put back");
+        match self.node.netcfg.stop().await {
+            Ok(restored) => {
+                for line in &restored.lines {
+                    tracing::info!(%line, "put back");
+                }
+                failed.extend(restored.errors.iter().map(ToString::to_string));
+            }
+            Err(error) => failed.push(error.to_string()),
         }
-        failed.extend(restored.errors.iter().map(ToString::to_string));
         anyhow::ensure!(
             failed.is_empty(),
             "not everything could be put back: {}",
@@ -540,6 +519,11 @@ const fn node_state(role: Role) -> NodeState {
         Role::Standby => NodeState::Standby,
         Role::Active => NodeState::Active,
     }
+}
+
+/// The earlier of a time that may be set and another.
+fn sooner(set: Option<Instant>, at: Instant) -> Instant {
+    set.map_or(at, |set| set.min(at))
 }
 
 /// All counters of the HA process by name.
@@ -563,4 +547,18 @@ fn counters(state: &HaState) -> BTreeMap<String, u64> {
         );
     }
     all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{RETRY, sooner};
+    use tokio::time::Instant;
+
+    #[tokio::test]
+    async fn a_retry_never_puts_off_what_is_due_sooner() {
+        let soon = Instant::now();
+        assert_eq!(sooner(None, soon + RETRY), soon + RETRY);
+        assert_eq!(sooner(Some(soon), soon + RETRY), soon);
+        assert_eq!(sooner(Some(soon + RETRY), soon), soon);
+    }
 }

@@ -6,7 +6,7 @@ mod kernel;
 mod mirror;
 mod tables;
 
-pub(crate) use election::{election_leg, ha_config};
+pub(crate) use election::{election_leg, ha_config, own_address};
 pub(crate) use health::turned;
 pub(crate) use kernel::{LegUse, desired};
 pub(crate) use mirror::{address, connected, leg_id, leg_picture, legs, neighbour_mac, next_hops};

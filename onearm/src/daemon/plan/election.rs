@@ -24,7 +24,7 @@ pub(crate) fn election_leg<'a>(node: &'a NodeConfig, picture: &Picture) -> Optio
 }
 
 /// The node's own address towards the peer; `None` while the leg has no IPv4 address.
-fn own_address(node: &NodeConfig, leg: &Leg, picture: &Picture) -> Option<Ipv4Addr> {
+pub(crate) fn own_address(node: &NodeConfig, leg: &Leg, picture: &Picture) -> Option<Ipv4Addr> {
     let seen = mirror::leg_picture(leg, picture)?;
     let peer = IpAddr::V4(node.peer.address);
     let beside_peer = seen.addresses.iter().find_map(|net| match net {
@@ -67,4 +67,42 @@ pub(crate) fn ha_config(
         announce_refresh: pair.ha.announce_refresh.unwrap_or(Duration::ZERO),
         main_silence: Config::MAIN_SILENCE,
     }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{election_leg, ha_config, own_address};
+    use crate::config::{Source, parse_node, parse_pair};
+    use onearm_netcfg::{IfName, LegPicture, Picture};
+
+    const NODE: &str = include_str!("../../../../etc/examples/node-lb1.toml");
+    const PAIR: &str = include_str!("../../../../etc/examples/pair.toml");
+
+    fn with_addresses(interface: &str, addresses: &[&str]) -> Picture {
+        let leg = LegPicture {
+            addresses: addresses.iter().map(|a| a.parse().unwrap()).collect(),
+            ..LegPicture::default()
+        };
+        let mut picture = Picture::default();
+        picture.legs.insert(IfName::new(interface).unwrap(), leg);
+        picture
+    }
+
+    #[test]
+    fn of_several_addresses_the_one_beside_the_peer_speaks_to_it() {
+        let node = parse_node(Source::new("node.toml", NODE)).config;
+        let pair = parse_pair(Source::new("pair.toml", PAIR)).parsed.config;
+        let interface = &node.legs[0].interface;
+        let picture = with_addresses(interface, &["10.0.0.9/8", "192.168.100.2/24"]);
+        let leg = election_leg(&node, &picture).unwrap();
+        let own = own_address(&node, leg, &picture).unwrap();
+        assert_eq!(own.to_string(), "192.168.100.2");
+        assert_eq!(ha_config(&node, &pair, &picture).unwrap().unwrap().address, own);
+        assert!(
+            ha_config(&node, &pair, &with_addresses(interface, &[]))
+                .unwrap()
+                .is_none(),
+            "nothing to send from yet"
+        );
+    }
 }

@@ -1,0 +1,133 @@
+//! What an operator is told of alarms, kernel events and refusals: words and remedies. Pure.
+
+use onearm_dataplane::Event as Seen;
+use onearm_ha::election::Alarm;
+use onearm_netcfg::Event as KernelEvent;
+use serde::Serialize;
+
+use crate::control::{NewEvent, Severity};
+
+/// A value of another crate in words: its JSON without the punctuation of a program.
+pub(crate) fn told(value: &impl Serialize) -> String {
+    serde_json::to_string(value)
+        .unwrap_or_default()
+        .replace(['"', '{', '}'], "")
+        .replace('_', " ")
+        .replace(':', ": ")
+}
+
+/// An alarm of the election.
+pub(crate) fn alarm(alarm: Alarm) -> NewEvent {
+    let (kind, remedy) = match alarm {
+        Alarm::ForeignGroup { .. } => ("foreign-group", "give one of the two groups another vrid"),
+        Alarm::LoopOrDuplicateAddress => (
+            "loop-or-duplicate-address",
+            "look for a loop in the switch, or another host with this node's address",
+        ),
+        Alarm::IntervalClamped { .. } => ("interval-clamped", "set the same advert_interval on both nodes"),
+        Alarm::AddressListDiffers => ("address-list-differs", "compare pair.toml of the two nodes"),
+        Alarm::SendErrors => (
+            "adverts-not-sent",
+            "look for a packet filter or a fault of the leg on this node",
+        ),
+        Alarm::LeaseLapsed => (
+            "lease-lapsed",
+            "this machine stalled; look for starved CPU or a paused VM",
+        ),
+        Alarm::Overslept => (
+            "overslept",
+            "this machine stalled; look for starved CPU or a paused VM",
+        ),
+        Alarm::Contended => (
+            "contended",
+            "both nodes were Active at one time: look for one-way loss between them",
+        ),
+    };
+    warning(kind, told(&alarm).replace('-', " "), remedy)
+}
+
+/// An event of netcfg.
+pub(crate) fn kernel(event: &KernelEvent) -> NewEvent {
+    match event {
+        KernelEvent::Repaired(_) => warning(
+            "kernel-repaired",
+            told(event),
+            "another program changes what onearm set; find out which",
+        ),
+        KernelEvent::FaultRaised(_) => warning(
+            "kernel-fault",
+            told(event),
+            "it stays in the warnings of onearm status until it is gone",
+        ),
+        _ => NewEvent {
+            severity: Severity::Info,
+            kind: "kernel-fault-cleared",
+            message: told(event),
+            remedy: String::new(),
+        },
+    }
+}
+
+/// New flows that the programs refused; `None` for events that refuse nothing.
+pub(crate) fn refused(seen: &Seen) -> Option<NewEvent> {
+    let (kind, remedy) = match seen {
+        Seen::TableFull { .. } => ("table-full", "raise limits.max_flows"),
+        Seen::HalfOpenFull { .. } => ("half-open-full", "a SYN flood, or raise limits.half_open"),
+        Seen::NoPort { .. } => (
+            "no-port",
+            "give the service more snat addresses or a wider snat_ports",
+        ),
+        Seen::NoServer { .. } => ("no-server", "look at the servers' checks: onearm services"),
+        _ => return None,
+    };
+    Some(warning(
+        kind,
+        format!("new flows are refused: {}", told(seen)),
+        remedy,
+    ))
+}
+
+fn warning(kind: &'static str, message: String, remedy: &str) -> NewEvent {
+    NewEvent {
+        severity: Severity::Warning,
+        kind,
+        message,
+        remedy: remedy.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{alarm, kernel, refused};
+    use crate::control::Severity;
+    use onearm_dataplane::Event as Seen;
+    use onearm_ha::election::Alarm;
+    use onearm_netcfg::{Event as KernelEvent, Fault, IfName};
+
+    #[test]
+    fn a_missing_leg_is_not_blamed_on_another_program() {
+        let leg = IfName::new("lan0").unwrap();
+        let raised = kernel(&KernelEvent::FaultRaised(Fault::LegMissing { leg: leg.clone() }));
+        assert_eq!(
+            (raised.severity, raised.kind),
+            (Severity::Warning, "kernel-fault")
+        );
+        assert!(!raised.remedy.contains("another program"), "{}", raised.remedy);
+        assert!(raised.message.contains("lan0"), "{}", raised.message);
+        let cleared = kernel(&KernelEvent::FaultCleared(Fault::LegMissing { leg }));
+        assert_eq!((cleared.severity, &*cleared.remedy), (Severity::Info, ""));
+    }
+
+    #[test]
+    fn warnings_are_words_with_a_remedy() {
+        for notice in [
+            alarm(Alarm::Contended),
+            alarm(Alarm::LeaseLapsed),
+            refused(&Seen::TableFull { service: 3 }).unwrap(),
+        ] {
+            assert!(!notice.remedy.is_empty());
+            assert!(!notice.message.contains(['{', '"', '_']), "{}", notice.message);
+        }
+        assert_eq!(refused(&Seen::Unknown { kind: 9 }), None);
+    }
+}

@@ -64,6 +64,28 @@ fn program_errno(error: ProgramError) -> io::Error {
     }
 }
 
+/// What putting the gate on an interface will add, to be journalled before it is done: a process killed in between must
+/// not leave a qdisc that nobody knows to be ours.
+///
+/// # Errors
+/// [`Error::EgressGate`] if the interface cannot be asked.
+pub fn intended(ifindex: u32, name: &str) -> Result<GateRecord> {
+    let mut message = TcMessage::with_index(interface(ifindex, name)?);
+    message.header.parent = NlHandle::CLSACT;
+    message.header.handle = CLSACT;
+    // The acknowledgement says it; the kernel sends the qdisc itself to listeners only.
+    let is_there = match ask(RouteNetlinkMessage::GetQueueDiscipline(message), NLM_F_ACK) {
+        Ok(_) => true,
+        Err(error) if is_gone(&error) => false,
+        Err(source) => return Err(failed(name, "ask for the clsact qdisc", source)),
+    };
+    Ok(GateRecord {
+        ifindex,
+        name: name.to_owned(),
+        qdisc_added: !is_there,
+    })
+}
+
 /// Puts the filter on the interface. A filter of ours that an earlier process left behind is replaced.
 pub(crate) fn add(program: &mut SchedClassifier, ifindex: u32, name: &str) -> Result<GateRecord> {
     let qdisc_added = match tc::qdisc_add_clsact(name) {
@@ -125,10 +147,7 @@ pub fn remove(record: &GateRecord) -> Result<()> {
     }
     let mut message = TcMessage::with_index(interface(record.ifindex, name)?);
     message.header.parent = NlHandle::CLSACT;
-    message.header.handle = NlHandle {
-        major: 0xffff,
-        minor: 0,
-    };
+    message.header.handle = CLSACT;
     message.attributes.push(TcAttribute::Kind("clsact".to_owned()));
     match ask(RouteNetlinkMessage::DelQueueDiscipline(message), NLM_F_ACK) {
         Ok(_) => Ok(()),
@@ -137,6 +156,11 @@ pub fn remove(record: &GateRecord) -> Result<()> {
     }
 }
 
+/// Handle of the clsact qdisc.
+const CLSACT: NlHandle = NlHandle {
+    major: 0xffff,
+    minor: 0,
+};
 /// Parent of egress filters on clsact.
 const EGRESS: NlHandle = NlHandle {
     major: 0xffff,

@@ -412,8 +412,14 @@ fn the_egress_gate_leaves_nothing_behind_and_what_others_put_there_stays() {
         let state = || run("tc qdisc show dev leg0") + &run("tc filter show dev leg0 egress");
         let before = state();
         let mut dataplane = load(1_000);
+        let intended = egress_gate::intended(ifindex, "leg0").unwrap();
+        assert_eq!(state(), before, "only asked");
         let gate = dataplane.add_egress_gate(ifindex, "leg0").unwrap();
         assert!(gate.qdisc_added && state().contains("egress_gate"), "{}", state());
+        assert_eq!(
+            intended, gate,
+            "what a process killed in between has written down"
+        );
         // A crash: nothing is removed; the next start finds it, and so does a restore from the journal alone.
         drop(dataplane);
         assert!(state().contains("egress_gate"));
@@ -434,6 +440,7 @@ fn the_egress_gate_leaves_nothing_behind_and_what_others_put_there_stays() {
 
         run("tc qdisc add dev leg0 clsact");
         let theirs = state();
+        assert!(!egress_gate::intended(ifindex, "leg0").unwrap().qdisc_added);
         let gate = dataplane.add_egress_gate(ifindex, "leg0").unwrap();
         assert!(!gate.qdisc_added);
         egress_gate::remove(&gate).unwrap();

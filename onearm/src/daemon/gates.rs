@@ -26,14 +26,20 @@ struct Written {
 }
 
 impl Gates {
-    /// Reads the file. Gates of another boot are gone with it; those of another network namespace stay written.
+    /// Reads the file. Gates of another boot are gone with it; those of another network namespace are not this daemon's to
+    /// take away, and are forgotten with the first record.
     ///
     /// # Errors
-    /// The system's. A file that cannot be understood counts as empty: it was torn while being made for the first time.
+    /// The system's. A file that cannot be understood counts as empty, with a warning: it was damaged by another hand, since
+    /// it is only ever replaced whole.
     pub(crate) fn open(state_dir: &Path, place: Place) -> io::Result<Self> {
         let path = state_dir.join(FILE);
         let written = match fs::read(&path) {
-            Ok(bytes) => serde_json::from_slice::<Written>(&bytes).ok(),
+            Ok(bytes) => serde_json::from_slice::<Written>(&bytes)
+                .inspect_err(|error| {
+                    tracing::warn!(%error, path = %path.display(), "journal of egress gates is damaged: look for filters named egress_gate");
+                })
+                .ok(),
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
             Err(error) => return Err(error),
         };
@@ -128,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn gates_of_another_boot_are_forgotten_and_a_torn_file_is_empty() {
+    fn gates_of_another_boot_are_forgotten_and_a_damaged_file_is_empty() {
         let dir = tempfile::tempdir().unwrap();
         Gates::open(dir.path(), place("a"))
             .unwrap()

@@ -3,8 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use onearm_dataplane::egress_gate::GateRecord;
-use onearm_dataplane::{AttachMode, Dataplane, Error, LegAttach};
+use onearm_dataplane::{AttachMode, Dataplane, Error, LegAttach, egress_gate};
 use onearm_netcfg::Picture;
 
 use crate::config::{Attach, Leg, Role};
@@ -189,11 +188,7 @@ fn attach(dataplane: &mut Dataplane, gates: &mut Gates, wanted: &LegAttach) -> R
         causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
     };
     let unwritten = |error: std::io::Error| format!("the journal of egress gates cannot be written: {error}");
-    let intent = GateRecord {
-        ifindex: wanted.ifindex,
-        name: wanted.name.clone(),
-        qdisc_added: false,
-    };
+    let intent = egress_gate::intended(wanted.ifindex, &wanted.name).map_err(told)?;
     gates.record(intent).map_err(unwritten)?;
     let gate = dataplane
         .add_egress_gate(wanted.ifindex, &wanted.name)

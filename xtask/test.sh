@@ -1,11 +1,12 @@
 #!/bin/bash
-# test.sh [unit|prop|bpf|netns|lab]: one tier, or all of them. N=cases sets the length of property tests.
+# test.sh [unit|prop|bpf|netns|lab] [FILTER]: one tier, or all of them. N=cases sets the length of property tests, the
+# filter limits them to tests with that word in their name.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 cargo=xtask/cargo.sh
-tier=${1:-all}
+tier=${1:-all} filter=${2:-}
 unit() { $cargo test -q --locked; }
-prop() { PROPTEST_CASES=${N:-2000} $cargo test -q --locked --release prop; }
+prop() { PROPTEST_CASES=${N:-2000} $cargo test -q --locked --release --lib --tests -- ${filter:+"$filter"}; }
 # Tests that need root fail, never skip, when they cannot do what they need; each enters a namespace of its own.
 bpf() { $cargo test -q --locked -p onearm-dataplane -- --ignored; }
 netns() { $cargo test -q --locked -p onearm-ha -p onearm-netcfg -p onearm -- --ignored; }

@@ -19,3 +19,11 @@ use support::Setup;
 fn every_case_of_the_table_holds() {
     cases::run_all(&mut Host::new(&Setup::classic()));
 }
+
+/// Cases of a property test: `make test T=prop N=…` sets `PROPTEST_CASES`.
+fn property_cases(default: u32) -> u32 {
+    std::env::var("PROPTEST_CASES")
+        .ok()
+        .and_then(|n| n.parse().ok())
+        .unwrap_or(default)
+}

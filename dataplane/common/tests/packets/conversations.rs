@@ -245,7 +245,7 @@ impl Reference {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 128, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: crate::property_cases(128), ..ProptestConfig::default() })]
 
     #[test]
     fn every_accepted_packet_equals_the_models(ops in ops()) {

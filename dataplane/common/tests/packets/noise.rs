@@ -61,7 +61,7 @@ fn check(host: &mut Host, frame: &[u8]) -> Result<(), TestCaseError> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 512, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: crate::property_cases(512), ..ProptestConfig::default() })]
 
     #[test]
     fn arbitrary_bytes_never_panic(

@@ -1,5 +1,5 @@
 use std::io;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -41,16 +41,18 @@ pub trait ControlBackend: Send + Sync + 'static {
     fn probe(&self, request: ProbeRequest) -> impl Future<Output = Result<ProbeResult, Refusal>> + Send;
 }
 
-/// The listening socket. Removed from the file system when dropped.
+/// The listening socket. Removed from the file system when dropped, unless a successor has put its own there.
 #[derive(Debug)]
 pub struct ControlServer {
     listener: UnixListener,
     path: PathBuf,
+    /// Device and inode of the socket: a successor's, which has replaced it, is left alone.
+    identity: (u64, u64),
 }
 
 impl ControlServer {
-    /// Listens at `run_dir/control.sock`, mode 0660, group `group` (`None`: the process's own). The caller holds the run
-    /// directory's lock, so a socket that is there already is a dead daemon's and is replaced. The socket appears under
+    /// Listens at `run_dir/control.sock`, mode 0660, group `group` (`None`: the process's own). The caller holds the state
+    /// directory's lock, so a socket that is there already is a dead daemon's, or one's that is about to end, and is replaced. The socket appears under
     /// its name only with its final owner and mode. Needs a tokio runtime.
     ///
     /// # Errors
@@ -63,13 +65,21 @@ impl ControlServer {
             _ => {}
         }
         let listener = UnixListener::bind(&fresh)?;
-        let published = give(&fresh, group).and_then(|()| std::fs::rename(&fresh, &path));
-        if let Err(e) = published {
-            // Best effort: the first error is the one to report.
-            drop(std::fs::remove_file(&fresh));
-            return Err(e);
+        let published = give(&fresh, group)
+            .and_then(|()| identity(&fresh))
+            .and_then(|identity| std::fs::rename(&fresh, &path).map(|()| identity));
+        match published {
+            Ok(identity) => Ok(Self {
+                listener,
+                path,
+                identity,
+            }),
+            Err(error) => {
+                // Best effort: the first error is the one to report.
+                drop(std::fs::remove_file(&fresh));
+                Err(error)
+            }
         }
-        Ok(Self { listener, path })
     }
 
     /// Path of the socket.
@@ -111,10 +121,18 @@ impl ControlServer {
 
 impl Drop for ControlServer {
     fn drop(&mut self) {
+        if identity(&self.path).is_ok_and(|now| now != self.identity) {
+            return;
+        }
         if let Err(error) = std::fs::remove_file(&self.path) {
             tracing::debug!(%error, "control socket was already gone");
         }
     }
+}
+
+fn identity(socket: &Path) -> io::Result<(u64, u64)> {
+    let found = std::fs::symlink_metadata(socket)?;
+    Ok((found.dev(), found.ino()))
 }
 
 fn give(socket: &Path, group: Option<&str>) -> io::Result<()> {

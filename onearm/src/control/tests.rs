@@ -340,3 +340,15 @@ proptest! {
         });
     }
 }
+
+#[tokio::test]
+async fn a_daemon_that_ends_leaves_the_socket_of_its_successor() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let leaving = ControlServer::bind(dir.path(), None).expect("the socket");
+    let successor = ControlServer::bind(dir.path(), None).expect("the socket again");
+    drop(leaving);
+    assert!(successor.path().exists());
+    let path = successor.path().to_owned();
+    drop(successor);
+    assert!(!path.exists());
+}

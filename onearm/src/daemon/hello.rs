@@ -23,6 +23,9 @@ const FORGET_AFTER: Duration = Duration::from_secs(5);
 /// Longest datagram in bytes; a longer one is cut by the kernel and then does not parse.
 const MAX_LEN: usize = 1_024;
 
+/// Longest text in a hello, bytes: a digest.
+const MAX_TEXT: usize = 64;
+
 /// What a node says of itself.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Hello {
@@ -108,7 +111,16 @@ fn accept(datagram: &[u8], from: std::net::SocketAddr, peer: Ipv4Addr) -> Option
     let from_peer = from.ip() == std::net::IpAddr::V4(peer);
     serde_json::from_slice::<Hello>(datagram)
         .ok()
-        .filter(|h| from_peer && h.format == FORMAT)
+        .filter(|h| from_peer && h.format == FORMAT && h.is_printable())
+}
+
+impl Hello {
+    /// Its texts go to logs and terminals, and anybody can forge them.
+    fn is_printable(&self) -> bool {
+        [&self.name, &self.version, &self.digest]
+            .into_iter()
+            .all(|text| text.len() <= MAX_TEXT && text.bytes().all(|byte| byte.is_ascii_graphic()))
+    }
 }
 
 #[cfg(test)]
@@ -135,6 +147,14 @@ mod tests {
             accept(&bytes[..bytes.len() - 1], from("192.168.100.3"), peer),
             None
         );
+        for name in ["\u{1b}[2J", "lb 2", &"x".repeat(65)] {
+            let forged = serde_json::to_vec(&Hello {
+                name: name.to_owned(),
+                ..hello.clone()
+            })
+            .unwrap();
+            assert_eq!(accept(&forged, from("192.168.100.3"), peer), None, "{name:?}");
+        }
         let newer = serde_json::to_vec(&Hello {
             format: FORMAT + 1,
             ..hello

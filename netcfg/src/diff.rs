@@ -68,6 +68,20 @@ pub enum Change {
     },
 }
 
+impl Change {
+    /// The leg it is made on; `None` = it is of the whole node.
+    pub(crate) fn leg(&self) -> Option<&IfName> {
+        match self {
+            Self::AddRoute(_) | Self::AddRule(_) | Self::RemoveRule(_) | Self::RemoveRoute(_) => None,
+            Self::SetSysctl { leg, .. }
+            | Self::SetOffload { leg, .. }
+            | Self::RemoveNeighbour { leg, .. }
+            | Self::ForgetNeighbour { leg, .. }
+            | Self::AddNeighbour { leg, .. } => Some(leg),
+        }
+    }
+}
+
 /// The changes that lead from `current` to `desired`, in the order in which they are to be made.
 ///
 /// Guards are added before others are removed, tables filled before a rule asks them, so that no packet slips through

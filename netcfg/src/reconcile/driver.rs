@@ -64,6 +64,8 @@ pub(crate) struct Memory {
     pub(super) pace: Pace,
     /// The state last verified: what differs from it was changed by somebody else.
     settled: Option<State>,
+    /// Index each leg had then: a leg made anew owes nothing.
+    settled_on: BTreeMap<IfName, u32>,
     /// Index each leg had when it was last seen under its name.
     seen: BTreeMap<IfName, u32>,
     /// Counters of the last wake-up.
@@ -176,7 +178,7 @@ impl Reconciler {
                 .iter()
                 .any(|change| matches!(change, Change::AddRoute(_) | Change::AddRule(_)));
             if changes.is_empty() {
-                self.remember(reach, target);
+                self.remember(reach, target, &found);
                 outstanding = false;
                 errors.clear();
                 break;
@@ -275,16 +277,28 @@ impl Reconciler {
             settled.routes.clear();
         }
         let undone: BTreeSet<_> = diff(&settled, &found.state).into_iter().collect();
+        let index = |leg: &IfName| found.devices.get(leg).map(|device| device.ifindex);
+        let same_device = |change: &Change| {
+            change
+                .leg()
+                .is_none_or(|leg| index(leg) == self.memory.settled_on.get(leg).copied())
+        };
         changes
             .iter()
-            .filter(|change| undone.contains(*change))
+            .filter(|change| undone.contains(*change) && same_device(change))
             .cloned()
             .collect()
     }
 
-    fn remember(&mut self, reach: Reach, target: State) {
+    fn remember(&mut self, reach: Reach, target: State, found: &Found) {
         match (reach, &mut self.memory.settled) {
-            (Reach::Everything, settled) => *settled = Some(target),
+            (Reach::Everything, settled) => {
+                *settled = Some(target);
+                let devices = found.devices.iter();
+                self.memory.settled_on = devices
+                    .map(|(leg, device)| (leg.clone(), device.ifindex))
+                    .collect();
+            }
             (Reach::Neighbours, Some(settled)) => {
                 for (name, leg) in target.legs {
                     if let Some(known) = settled.legs.get_mut(&name) {

@@ -3,7 +3,8 @@
 use std::{net::IpAddr, path::Path, time::Duration};
 
 use onearm_netcfg::{
-    Desired, Event, Fault, Mac, MirrorRoute, Netcfg, NextHop, Picture, Presence, StateDir, wait_for_leg,
+    Change, Desired, Event, Fault, Mac, MirrorRoute, Netcfg, NextHop, Picture, Presence, StateDir,
+    wait_for_leg,
 };
 use tokio::sync::mpsc;
 
@@ -213,6 +214,12 @@ fn b130_a_renamed_leg_stays_guarded_and_a_new_one_is_set_up() {
             told.contains(&Event::FaultRaised(renamed.clone()))
                 && told.contains(&Event::FaultCleared(renamed))
         );
+        // Nobody changed the settings of the new one: it never had them.
+        let blamed = told.iter().any(|event| {
+            matches!(event, Event::Repaired(changes)
+                if changes.iter().any(|change| matches!(change, Change::SetSysctl { .. } | Change::SetOffload { .. })))
+        });
+        assert!(!blamed, "{told:?}");
     });
 }
 

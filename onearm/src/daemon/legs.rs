@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use onearm_dataplane::{AttachMode, Dataplane, Error, LegAttach, egress_gate};
+use onearm_dataplane::{AttachMode, Attached, AttachedMode, Dataplane, Error, LegAttach, egress_gate};
 use onearm_netcfg::Picture;
 
 use crate::config::{Attach, Leg, Role};
@@ -21,6 +21,20 @@ pub(crate) struct Bound {
     pub(crate) generic: bool,
     /// Why not natively, or empty.
     pub(crate) reason: String,
+}
+
+impl Bound {
+    fn of(attached: &Attached) -> Self {
+        Self {
+            ifindex: attached.ifindex,
+            generic: attached.mode == AttachedMode::Generic,
+            reason: attached
+                .reason
+                .as_ref()
+                .map(ToString::to_string)
+                .unwrap_or_default(),
+        }
+    }
 }
 
 /// Legs by name, and what stands in the way of those that are not bound.
@@ -194,14 +208,9 @@ fn attach(dataplane: &mut Dataplane, gates: &mut Gates, wanted: &LegAttach) -> R
         .add_egress_gate(wanted.ifindex, &wanted.name)
         .map_err(told)?;
     gates.record(gate).map_err(unwritten)?;
-    let attached = dataplane.attach(wanted).map_err(told)?;
-    Ok(Bound {
-        ifindex: attached.ifindex,
-        generic: attached.mode == onearm_dataplane::AttachedMode::Generic,
-        reason: attached
-            .reason
-            .as_ref()
-            .map(ToString::to_string)
-            .unwrap_or_default(),
-    })
+    // Legs in several VLANs of one interface share its program.
+    if let Some(attached) = dataplane.attached().iter().find(|a| a.ifindex == wanted.ifindex) {
+        return Ok(Bound::of(attached));
+    }
+    dataplane.attach(wanted).map(Bound::of).map_err(told)
 }

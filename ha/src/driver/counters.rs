@@ -52,7 +52,7 @@ impl WireCounters {
 pub struct DriverCounters {
     /// Turns of the loop.
     pub turns: u64,
-    /// Longest time between two turns, nanoseconds. At most about 10 ms unless the machine stalled.
+    /// Longest time between two turns, nanoseconds. At most about 20 ms unless the machine stalled.
     pub longest_gap_nanos: u64,
     /// Writes into the lease cell.
     pub lease_writes: u64,

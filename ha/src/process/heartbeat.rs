@@ -3,7 +3,7 @@
 use crate::units::MonoTime;
 
 /// Time between two heartbeats. Nanoseconds.
-pub const HEARTBEAT_NANOS: u64 = 10_000_000;
+pub const HEARTBEAT_NANOS: u64 = 20_000_000;
 
 /// Judges the other process by its heartbeats. Any message counts as one.
 ///

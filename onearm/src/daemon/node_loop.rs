@@ -36,7 +36,7 @@ struct Running {
     node: Node,
     lease: LeaseCell,
     /// Keeps NIC filters and snooping switches delivering adverts.
-    membership: Option<Membership>,
+    membership: Option<(String, Membership)>,
     ha: Option<(HaLink, mpsc::Receiver<News>)>,
     /// The HA process may be started (again) from then on.
     ha_from: Instant,
@@ -172,19 +172,22 @@ impl Running {
     }
 
     fn keep_membership(&mut self) {
-        let picture = self.node.picture.borrow().clone();
-        let Some(leg) = plan::election_leg(&self.node.loaded.node, &picture) else {
-            return;
+        let interface = {
+            let picture = self.node.picture.borrow();
+            plan::election_leg(&self.node.loaded.node, &picture)
+                .filter(|leg| plan::leg_picture(leg, &picture).is_some_and(|seen| seen.link.is_some()))
+                .map(|leg| leg.interface.clone())
         };
-        if plan::leg_picture(leg, &picture).is_none_or(|seen| seen.link.is_none()) {
-            return;
-        }
+        let Some(interface) = interface else { return };
         let joined = match &mut self.membership {
-            Some(membership) => membership.refresh(),
-            none => Membership::join(&leg.interface).map(|membership| *none = Some(membership)),
+            Some((on, membership)) if *on == interface => membership.refresh(),
+            // The first one, or the peer's network is on another leg now.
+            other => {
+                Membership::join(&interface).map(|membership| *other = Some((interface.clone(), membership)))
+            }
         };
         if let Err(error) = joined {
-            tracing::warn!(%error, ifname = %leg.interface, "adverts' group not joined");
+            tracing::warn!(%error, ifname = %interface, "adverts' group not joined");
             self.again_by(Instant::now() + RETRY);
         }
     }

@@ -35,6 +35,9 @@ const SILENCE_NANOS: u64 = 1_000_000_000;
 /// How long the HA process may take to hand over and end.
 const STOP_LIMIT: Duration = Duration::from_secs(2);
 
+/// How long after SIGKILL its end is waited for.
+const KILL_LIMIT: Duration = Duration::from_millis(500);
+
 /// What came of the HA process.
 #[derive(Debug)]
 pub(crate) enum News {
@@ -132,6 +135,8 @@ impl HaLink {
                 }
                 if watch.look(onearm_ha::driver::now()) == Verdict::FellSilent {
                     tracing::error!("the HA process hangs and is killed");
+                    // It cannot hand over any more, whatever it was ordered.
+                    ordered.store(false, Ordering::Release);
                     if let Err(error) = kill(pid, Signal::SIGKILL) {
                         tracing::error!(%error, "the HA process could not be killed");
                     }
@@ -205,9 +210,18 @@ impl HaLink {
         if let Err(error) = self.end.send(&ToHa::Stop, PATIENCE) {
             tracing::warn!(%error, "the HA process takes no orders");
         }
-        let ended = async { while !matches!(news.recv().await, Some(News::Ended) | None) {} };
-        if timeout(STOP_LIMIT, ended).await.is_err() {
-            tracing::warn!("the HA process did not end in time");
+        if timeout(STOP_LIMIT, end_of(news)).await.is_err() {
+            tracing::warn!("the HA process did not end in time and is killed");
+            // As after any other death the lease is cleared and the peer told.
+            self.ordered.store(false, Ordering::Release);
+            if let Ok(pid) = i32::try_from(self.child.id())
+                && let Err(error) = kill(Pid::from_raw(pid), Signal::SIGKILL)
+            {
+                tracing::warn!(%error, "the HA process could not be killed");
+            }
+            if timeout(KILL_LIMIT, end_of(news)).await.is_err() {
+                tracing::warn!("the end of the HA process was not seen");
+            }
         }
         self.kill();
     }
@@ -231,6 +245,11 @@ impl HaLink {
             tracing::debug!(%error, "the HA process had been waited for");
         }
     }
+}
+
+/// Waits for the end of the HA process, whatever it says before.
+async fn end_of(news: &mut mpsc::Receiver<News>) {
+    while !matches!(news.recv().await, Some(News::Ended) | None) {}
 }
 
 /// Heartbeats from the runtime that does the work: when that hangs, the HA process hands over.

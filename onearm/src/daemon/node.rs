@@ -11,7 +11,7 @@ use std::time::Duration;
 use onearm_dataplane::{Dataplane, LegSpec, NextHops, ServerChange, Tables};
 use onearm_netcfg::{Desired, Netcfg, Picture};
 use tokio::sync::watch;
-use tokio::task::spawn_blocking;
+use tokio::task::{spawn_blocking, yield_now};
 use tokio::time::timeout;
 
 use crate::config::{Leg, Loaded};
@@ -138,8 +138,12 @@ impl Node {
 
         self.want(&picture);
         settled.again |= !self.bind_legs(&picture, &mut settled.links_changed).await;
-        // Offloads depend on how the programs could be attached.
-        self.want(&picture);
+        if settled.links_changed {
+            // Offloads depend on how the programs could be attached.
+            self.want(&picture);
+        }
+        // With thousands of services each of the two halves takes a while: the heartbeat comes first.
+        yield_now().await;
 
         if let Err(error) = self.mirror(&picture).await {
             settled.again = true;

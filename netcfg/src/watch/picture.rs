@@ -16,6 +16,9 @@ use crate::name::{IfName, Mac};
 pub struct Picture {
     /// Every listed leg, present or not.
     pub legs: BTreeMap<IfName, LegPicture>,
+    /// Addresses of the node on interfaces that are no legs, loopback's own left out: the main table has no word of a
+    /// host address, and a packet to one must not follow the default route.
+    pub elsewhere: BTreeSet<IpAddr>,
     /// The main table for the dataplane's mirror: per destination the route of the lowest metric.
     pub routes: BTreeMap<IpNet, MirrorRoute>,
     /// Destinations left out because there are more than the mirror holds (65,536).

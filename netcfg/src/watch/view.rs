@@ -197,6 +197,8 @@ impl View {
         for (ifindex, network) in &self.addresses {
             if let Some(leg) = names.get(ifindex).and_then(|name| picture.legs.get_mut(*name)) {
                 leg.addresses.insert(*network);
+            } else if !network.addr().is_loopback() {
+                picture.elsewhere.insert(network.addr());
             }
         }
         for ((ifindex, address), neighbour) in &self.neighbours {

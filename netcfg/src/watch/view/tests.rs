@@ -239,3 +239,24 @@ fn tentative_addresses_are_not_there_yet() {
         );
     }
 }
+
+#[test]
+fn addresses_beside_the_legs_are_the_nodes_own() {
+    let mut view = view();
+    let address = |ifindex, network: &str| AddressMessage {
+        ifindex,
+        network: network.parse().unwrap(),
+        tentative: false,
+    };
+    view.replace(
+        vec![link(7, "leg0", true), link(9, "other0", true)],
+        vec![
+            address(7, "10.0.0.2/24"),
+            address(9, "192.0.2.1/32"),
+            address(1, "127.0.0.1/8"),
+        ],
+        vec![],
+    );
+    let elsewhere: Vec<_> = picture(&view).elsewhere.iter().map(ToString::to_string).collect();
+    assert_eq!(elsewhere, ["192.0.2.1"]);
+}

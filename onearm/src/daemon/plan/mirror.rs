@@ -92,12 +92,12 @@ pub(crate) fn next_hops(configured: &[Leg], picture: &Picture) -> NextHops {
             IpNet::V6(_) => None,
         })
         .collect();
-    let own = picture
-        .legs
-        .values()
-        .flat_map(v4)
-        .map(|net| Ipv4Net::from(net.addr()));
-    for prefix in own {
+    let elsewhere = picture.elsewhere.iter().filter_map(|address| match address {
+        IpAddr::V4(address) => Some(*address),
+        IpAddr::V6(_) => None,
+    });
+    let own = picture.legs.values().flat_map(v4).map(|net| net.addr());
+    for prefix in own.chain(elsewhere).map(Ipv4Net::from) {
         routes.retain(|r| r.prefix != prefix);
         routes.push(RouteSpec {
             prefix,
@@ -137,5 +137,47 @@ fn via(route: &MirrorRoute, id_of: impl Fn(&IfName) -> Option<u8>) -> Via {
         Some((leg, Some(IpAddr::V4(addr)))) => Via::Gateway { leg, addr },
         // A router of the other family, or no leg at all.
         Some((_, Some(IpAddr::V6(_)))) | None => Via::Local,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::next_hops;
+    use crate::config::{Source, parse_node};
+    use ipnet::Ipv4Net;
+    use onearm_dataplane::{RouteSpec, Via};
+    use onearm_netcfg::{IfName, LegPicture, MirrorRoute, NextHop, Picture};
+
+    const NODE: &str = include_str!("../../../../etc/examples/node-lb1.toml");
+
+    #[test]
+    fn packets_to_the_node_itself_never_follow_the_default_route() {
+        let legs = parse_node(Source::new("node.toml", NODE)).config.legs;
+        let leg = IfName::new(&legs[0].interface).unwrap();
+        let mut picture = Picture::default();
+        let there = LegPicture {
+            addresses: ["192.168.100.2/24".parse().unwrap()].into(),
+            ..LegPicture::default()
+        };
+        picture.legs.insert(leg.clone(), there);
+        picture.elsewhere = ["192.0.2.1".parse().unwrap(), "2001:db8::1".parse().unwrap()].into();
+        let hop = NextHop {
+            leg: Some(leg),
+            gateway: Some("192.168.100.254".parse().unwrap()),
+        };
+        let default = "0.0.0.0/0".parse().unwrap();
+        picture.routes.insert(default, MirrorRoute::Hops(vec![hop]));
+        let routes = next_hops(&legs, &picture).routes;
+        let via = |prefix: &str| {
+            let prefix: Ipv4Net = prefix.parse().unwrap();
+            routes
+                .iter()
+                .find(|r: &&RouteSpec| r.prefix == prefix)
+                .map(|r| r.via)
+        };
+        assert_eq!(via("192.168.100.2/32"), Some(Via::Local));
+        assert_eq!(via("192.0.2.1/32"), Some(Via::Local));
+        assert!(matches!(via("0.0.0.0/0"), Some(Via::Gateway { leg: 0, .. })));
+        assert_eq!(routes.len(), 3);
     }
 }

@@ -70,6 +70,15 @@ fn own(node: &Parsed<NodeConfig>, findings: &mut Findings) {
                 "give each leg a name of its own",
             );
         }
+        if let Some(vlan) = leg.vlan {
+            let device = format!("{}.{vlan}", leg.interface);
+            findings.error(
+                "vlan-leg",
+                format!("leg[{index}].vlan"),
+                "VLANs of a leg are not in this build: adverts and ARP would leave untagged",
+                format!("make the VLAN an interface (ip link add link {} name {device} type vlan id {vlan}) and name that as the leg's interface", leg.interface),
+            );
+        }
         if let Some(first) = places.insert((&leg.interface, leg.vlan), index) {
             let message = format!("leg[{first}] is the same interface and VLAN");
             findings.error(

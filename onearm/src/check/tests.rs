@@ -12,10 +12,11 @@ fn on_a_machine_with(addresses: &[&str], node: &str, pair: &str) -> Vec<(&'stati
         .iter()
         .map(|net| net.parse::<Ipv4Net>().unwrap())
         .collect();
-    let interfaces = [HostInterface {
-        name: "eth0".into(),
+    let second = vec!["10.200.0.2/24".parse::<Ipv4Net>().unwrap()];
+    let interfaces = [("eth0", addresses), ("eth1", second)].map(|(name, addresses)| HostInterface {
+        name: name.into(),
         addresses,
-    }];
+    });
     let (mut node, mut pair) = (
         parse_node(Source::new("node.toml", node)),
         parse_pair(Source::new("pair.toml", pair)),
@@ -77,7 +78,7 @@ fn a_leg_without_address_or_with_another_network_is_told() {
 
 #[test]
 fn with_several_service_legs_a_vip_needs_a_network_or_a_name() {
-    let node = format!("{NODE}\n[[leg]]\nname = \"two\"\ninterface = \"eth0\"\nvlan = 5\n");
+    let node = format!("{NODE}\n[[leg]]\nname = \"two\"\ninterface = \"eth1\"\n");
     assert_eq!(
         on_a_machine_with(&["192.168.100.2/24"], &node, PAIR),
         [],

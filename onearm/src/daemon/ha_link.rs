@@ -56,7 +56,8 @@ pub(crate) struct HaLink {
     beating: tokio::task::JoinHandle<()>,
     /// Acts when the process dies, under the settings it was given last.
     guardian: Arc<Mutex<Guardian>>,
-    config: Config,
+    /// What it was given last and did not refuse.
+    config: Option<Config>,
 }
 
 /// A panic of another holder left it whole: it is replaced, or only acts.
@@ -89,11 +90,11 @@ impl HaLink {
             ordered,
             beating,
             guardian,
-            config,
+            config: Some(config.clone()),
         };
         let (news, heard) = mpsc::channel(NEWS);
         let begun = link
-            .begin(owned, lease_map, links)
+            .begin(config, owned, lease_map, links)
             .and_then(|()| link.listen(lease, news));
         match begun {
             Ok(()) => Ok((link, heard)),
@@ -106,14 +107,14 @@ impl HaLink {
 
     fn begin(
         &self,
+        config: Config,
         owned: &[std::net::Ipv4Addr],
         lease_map: &OwnedFd,
         links: &[OwnedFd],
     ) -> anyhow::Result<()> {
         let links: Vec<_> = links.iter().map(AsFd::as_fd).collect();
         self.end.hold(Some(lease_map.as_fd()), &links, PATIENCE)?;
-        self.end
-            .send(&ToHa::Configure(Box::new(self.config.clone())), PATIENCE)?;
+        self.end.send(&ToHa::Configure(Box::new(config)), PATIENCE)?;
         for message in owned_messages(owned) {
             self.end.send(&message, PATIENCE)?;
         }
@@ -169,9 +170,14 @@ impl HaLink {
         Ok(())
     }
 
-    /// Settings it was given last.
-    pub(crate) const fn config(&self) -> &Config {
-        &self.config
+    /// Whether it goes by these settings.
+    pub(crate) fn has(&self, config: &Config) -> bool {
+        self.config.as_ref() == Some(config)
+    }
+
+    /// It has refused its settings (its leg went in that moment): it is to be given them again.
+    pub(crate) fn refused(&mut self) {
+        self.config = None;
     }
 
     /// Gives it other settings.
@@ -183,7 +189,7 @@ impl HaLink {
         *lock(&self.guardian) = Guardian::prepare(&config)?;
         self.end
             .send(&ToHa::Configure(Box::new(config.clone())), PATIENCE)?;
-        self.config = config;
+        self.config = Some(config);
         Ok(())
     }
 

@@ -108,9 +108,12 @@ pub(crate) async fn run(
                 running.node.board.warn("kernel", faults);
             }
             Some(event) = kernel_events.recv() => running.node.board.tell(notices::kernel(&event)),
-            seen = next_event(&mut events) => match seen {
-                Some(seen) => running.seen(seen),
-                None => events = None,
+            seen = next_event(&mut events) => if let Some(seen) = seen {
+                running.seen(seen);
+            } else {
+                events = None;
+                let text = "events of the dataplane cannot be read: refusals and conflicts are counted, not told";
+                running.node.board.warn("events", vec![text.to_owned()]);
             },
             Ok(()) = hellos.changed() => {
                 let hello = hellos.borrow_and_update().clone();
@@ -245,14 +248,17 @@ impl Running {
             }
         };
         if let Some((ha, _)) = &mut self.ha {
-            if *ha.config() != config
-                && let Err(error) = ha.configure(config)
-            {
-                tracing::warn!(
-                    error = format!("{error:#}"),
-                    "the HA process was not given its settings"
-                );
-                self.again_by(Instant::now() + RETRY);
+            if ha.has(&config) {
+                return;
+            }
+            match ha.configure(config) {
+                // If they are refused again, so the HA process will say again.
+                Ok(()) => self.node.board.warn("ha", Vec::new()),
+                Err(error) => {
+                    let error = format!("{error:#}");
+                    tracing::warn!(error, "the HA process was not given its settings");
+                    self.again_by(Instant::now() + RETRY);
+                }
             }
             return;
         }
@@ -363,6 +369,10 @@ impl Running {
                         .map(|e| format!("election settings refused: {e}"))
                         .collect(),
                 );
+                if let Some((ha, _)) = &mut self.ha {
+                    ha.refused();
+                }
+                self.again_by(Instant::now() + RETRY);
             }
             News::Ended => {
                 if let Some((ha, _)) = self.ha.take() {

@@ -10,7 +10,7 @@ use onearm_ha::units::{Centiseconds, Priority, RangeError, Vrid};
 use onearm_ha::wire::advert::ChecksumForm;
 use onearm_netcfg::Picture;
 
-use crate::config::{Leg, NodeConfig, PairConfig};
+use crate::config::{Leg, NodeConfig, PairConfig, Role};
 
 use super::mirror;
 
@@ -20,7 +20,9 @@ pub(crate) fn election_leg<'a>(node: &'a NodeConfig, picture: &Picture) -> Optio
     let holds = |leg: &&Leg| {
         mirror::leg_picture(leg, picture).is_some_and(|seen| seen.connected().any(|net| net.contains(&peer)))
     };
-    node.legs.iter().find(holds).or_else(|| node.only_service_leg())
+    // Adverts prove the leg that serves: one of role `peer` proves nothing of it.
+    let serving = node.legs.iter().filter(|leg| leg.role != Role::Peer);
+    serving.clone().find(holds).or_else(|| node.only_service_leg())
 }
 
 /// The node's own address towards the peer; `None` while the leg has no IPv4 address.

@@ -3,11 +3,12 @@
 use crate::{
     checksum::{Change, fold, halves},
     counter::Counter,
+    established::route,
     maps::{Addr4, proto},
-    packet::{Packet, Window},
+    packet::{Packet, Window, mac_number},
     refusal,
     tables::{Tables, discard, may_send},
-    transmit::{send_back, write_header},
+    transmit::{Hop, send, write_header},
     wire::{eth, icmp, ip, tcp},
     work::{Answer, Step, Work},
 };
@@ -22,7 +23,7 @@ const QUOTED: usize = 8;
 pub fn answer<P: Packet, T: Tables>(packet: &mut P, work: &mut Work, tables: &T) -> Step {
     let key = &work.arrival.key;
     if work.answer == Answer::Echo as u8 {
-        return echo(packet, work, tables);
+        return echo(packet, work, tables, &way_back(work, tables));
     }
     if work.answer == Answer::TimeExceeded as u8 {
         if !may_be_told(packet, work) {
@@ -54,7 +55,7 @@ pub fn answer<P: Packet, T: Tables>(packet: &mut P, work: &mut Work, tables: &T)
         return discard(tables, Counter::RefusalLimited);
     }
     if work.answer == Answer::Reset as u8 {
-        return reset(packet, work, tables);
+        return reset(packet, work, tables, &way_back(work, tables));
     }
     work.answer_from = key.daddr;
     error(
@@ -67,8 +68,25 @@ pub fn answer<P: Packet, T: Tables>(packet: &mut P, work: &mut Work, tables: &T)
     )
 }
 
+/// Back to where the packet came from; what the peer passed on goes to its sender by the route, if that is resolved. The
+/// peer drops what is sent to it from an owned address.
 #[inline(always)]
-fn echo<P: Packet, T: Tables>(packet: &mut P, work: &Work, tables: &T) -> Step {
+fn way_back<T: Tables>(work: &Work, tables: &T) -> Hop {
+    let arrival = &work.arrival;
+    let back = Hop {
+        mac: arrival.src_mac,
+        vlan: arrival.vlan,
+        ifindex: arrival.ifindex,
+        leg: u32::from(work.leg.id),
+    };
+    if mac_number(arrival.src_mac) != mac_number(work.leg.peer_mac) {
+        return back;
+    }
+    route(tables, arrival.key.saddr, &work.leg, work.now).unwrap_or(back)
+}
+
+#[inline(always)]
+fn echo<P: Packet, T: Tables>(packet: &mut P, work: &Work, tables: &T, to: &Hop) -> Step {
     let arrival = &work.arrival;
     let Some(header) = packet.window::<{ ip::LEN }>(arrival.l3 as usize) else {
         return discard(tables, Counter::Internal);
@@ -87,12 +105,12 @@ fn echo<P: Packet, T: Tables>(packet: &mut P, work: &Work, tables: &T) -> Step {
     message.set_u16::<{ icmp::TYPE_CODE }>(reply);
     message.set_u16::<{ icmp::CHECKSUM }>(change.apply(message.u16::<{ icmp::CHECKSUM }>()));
     tables.count(Counter::EchoAnswered);
-    send_back(packet, work.leg.mac, arrival.src_mac, tables)
+    send(packet, arrival, &work.leg, tables, to)
 }
 
 /// RST to a SYN (RFC 9293 §3.5.2, group 1): sequence 0, acknowledging the SYN and its data.
 #[inline(always)]
-fn reset<P: Packet, T: Tables>(packet: &mut P, work: &Work, tables: &T) -> Step {
+fn reset<P: Packet, T: Tables>(packet: &mut P, work: &Work, tables: &T, to: &Hop) -> Step {
     let arrival = &work.arrival;
     let l3 = arrival.l3 as usize;
     let Some(segment) = packet.window::<{ tcp::LEN }>(arrival.l4 as usize) else {
@@ -128,7 +146,7 @@ fn reset<P: Packet, T: Tables>(packet: &mut P, work: &Work, tables: &T) -> Step 
     let sum = pseudo + u32::from(key.sport) + u32::from(key.dport) + halves(ack) + u32::from(offset_flags);
     segment.set_u16::<{ tcp::CHECKSUM }>(!fold(sum));
     tables.count(Counter::RefusedTcp);
-    send_back(packet, work.leg.mac, arrival.src_mac, tables)
+    send(packet, arrival, &work.leg, tables, to)
 }
 
 /// No error about an ICMP error (RFC 1122 §3.2.2).
@@ -157,6 +175,7 @@ fn error<P: Packet, T: Tables>(
     counter: Counter,
 ) -> Step {
     let arrival = &work.arrival;
+    let to = &way_back(work, tables);
     let l3 = arrival.l3 as usize;
     let ihl = (arrival.l4 - arrival.l3) as usize & 0x3c;
     let quoted = if (arrival.total as usize) < ihl + QUOTED {
@@ -205,8 +224,7 @@ fn error<P: Packet, T: Tables>(
     };
     message.set_u16::<{ icmp::CHECKSUM }>(!fold(sum));
     tables.count(counter);
-    tables.count(Counter::Transmitted);
-    Step::Transmit
+    send(packet, arrival, &work.leg, tables, to)
 }
 
 /// Longest IP header and eight bytes.

@@ -5,7 +5,7 @@ use crate::support::{
     Engine, Setup,
     Verdict::Transmit,
     frames::{Body, Frame, echo, end, tcp, udp},
-    model::{ends, routed},
+    model::{ends, routed, verifies},
     setup::{OUR_MAC, PEER_MAC, ROUTER_MAC, S1_MAC, ServiceSpec, VIP},
 };
 use onearm_dataplane_common::counter::Counter;
@@ -84,6 +84,30 @@ fn stray<E: Engine>(e: &mut E) {
     assert_eq!(talk.client_mac, ROUTER_MAC, "by the route, not back to the peer");
 }
 
+/// Answers to what the peer passed on: the peer would drop them, so they take the route.
+fn stray_answered<E: Engine>(e: &mut E) {
+    let questions = [
+        echo("192.168.10.50", VIP),
+        tcp("192.168.10.50:40000", "192.168.100.100:81", "S", 1, 0),
+        udp("192.168.10.50:40000", "192.168.100.100:9"),
+        echo("192.168.100.10", VIP),
+    ];
+    for (question, to) in questions.iter().zip([ROUTER_MAC, ROUTER_MAC, ROUTER_MAC, S1_MAC]) {
+        let out = expect(e, &question.clone().via(PEER_MAC).build(), Transmit);
+        assert_eq!(out[..12], [to, OUR_MAC].concat());
+        assert!(verifies(&out));
+    }
+    let by_vlan = echo("172.16.10.20", VIP).via(PEER_MAC).build();
+    let out = expect(e, &by_vlan, Transmit);
+    assert_eq!(
+        out[12..16],
+        [0x81, 0, 0, 10],
+        "the client's network is another leg's"
+    );
+    let unresolved = echo("192.168.100.77", VIP).via(PEER_MAC).build();
+    assert_eq!(expect(e, &unresolved, Transmit)[..6], PEER_MAC);
+}
+
 fn follows_the_router<E: Engine>(e: &mut E) {
     let talk = outside();
     let stranger = [2, 0, 0, 0, 9, 9];
@@ -128,6 +152,11 @@ pub fn cases<E: Engine>() -> Vec<Case<E>> {
             "a stray frame from the peer makes a flow but no last hop",
             standby,
             stray,
+        ),
+        case(
+            "a stray question is answered by the route",
+            standby,
+            stray_answered,
         ),
         case(
             "a last hop moves only to the resolved next hop of the client",

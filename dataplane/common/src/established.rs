@@ -4,7 +4,7 @@ use crate::{
     checksum::Change,
     counter::Counter,
     event::{Event, kind},
-    flow::{State, flags, hop},
+    flow::{State, flags, hop, is_reset_by_client},
     maps::{Addr4, LastHop, Leg, NeighbourKey, proto},
     packet::{Packet, mac_number},
     phase::Phase,
@@ -45,7 +45,7 @@ pub fn forward<P: Packet, T: Tables, const ROUTED: bool>(
     };
     let opening = is_tcp && !reply && is_opening(arrival.tcp_flags);
     if opening && !ROUTED {
-        return reconsider(tables, arrival, leg, found, now, before.state(false));
+        return reconsider(tables, arrival, leg, found, now, before);
     }
     let (new_saddr, new_daddr) = (entry.new_saddr(), entry.new_daddr());
     let (new_sport, new_dport) = (entry.new_sport(), entry.new_dport());
@@ -126,7 +126,9 @@ fn time_exceeded<T: Tables>(tables: &T, arrival: &Arrival, leg: &Leg, now: u64) 
     })
 }
 
-/// An opening SYN meets a flow: an established one keeps it, unless it is overdue; any other may give way.
+/// An opening SYN meets a flow: an established one keeps it, unless it is overdue; any other may give way. A RST of the
+/// client alone proves nothing: the SYN goes to the same server, which answers it if its connection is gone and lifts the
+/// RST if not.
 #[inline(always)]
 fn reconsider<T: Tables>(
     tables: &T,
@@ -134,15 +136,17 @@ fn reconsider<T: Tables>(
     leg: &Leg,
     found: &Found,
     now: u64,
-    state: State,
+    before: Knowledge,
 ) -> Step {
+    let state = before.state(false);
     let overdue = age(tables, found.entry(), tick(now)) > found.entry().idle_ticks();
     let keep = state == State::Established && !overdue;
     let phase = if keep { Phase::Forward } else { Phase::Miss };
     hand_over_with(tables, arrival, leg, phase, |work| {
         work.old_at = found.at;
         work.old_incarnation = found.incarnation;
-        work.reopen = u8::from(overdue || state == State::Closing);
+        let over = state == State::Closing && !is_reset_by_client(before.own, before.other);
+        work.reopen = u8::from(overdue || over);
         work.now = now;
     })
 }

@@ -185,6 +185,15 @@ pub const fn is_half_open(proto: u8, entry_flags: u8, own: u8, other: u8) -> boo
     (closing as u32) << 8 | (proto ^ crate::maps::proto::TCP) as u32 == 0 && missing != 0
 }
 
+/// True if an established TCP connection has met a RST of its client and nothing of its server since: the client has given
+/// it up, or a stranger pretends so.
+#[inline(always)]
+pub const fn is_reset_by_client(client: u8, server: u8) -> bool {
+    client & (seen::RST | seen::CONFIRMED) == seen::RST | seen::CONFIRMED
+        && server & (seen::RST | seen::OPENED) == seen::OPENED
+        && client & server & seen::FIN == 0
+}
+
 /// Coarse state from the two directions' [`seen`] bits, in any order for UDP, (client, server) for TCP.
 #[inline(always)]
 pub const fn state(proto: u8, client: u8, server: u8) -> State {

@@ -3,7 +3,7 @@
 use crate::{
     counter::Counter,
     established::follow_client,
-    flow::{FlowKey4, State},
+    flow::{FlowKey4, State, is_reset_by_client},
     maps::{ServiceKey, proto, server},
     packet::Packet,
     phase::Phase,
@@ -48,7 +48,8 @@ pub fn is_bad_source<T: Tables>(work: &Work, tables: &T) -> bool {
     is_special(saddr) || saddr == work.leg.addr || tables.owned(work.arrival.slot, saddr).is_some()
 }
 
-/// A SYN sent again stays with its half-open flow while the server is up.
+/// A SYN sent again stays with its half-open flow while the server is up, and one after the client's RST with the flow it
+/// may not end.
 #[inline(always)]
 fn keep_half_open<T: Tables>(work: &Work, tables: &T) -> Option<Step> {
     if work.reopen != 0 {
@@ -59,7 +60,8 @@ fn keep_half_open<T: Tables>(work: &Work, tables: &T) -> Option<Step> {
     let entry = found.entry();
     let age = crate::established::age(tables, entry, tick(work.now));
     let up = tables.server(u32::from(entry.server()))?.flags & server::UP != 0;
-    if !up || age > node.half_open_ticks || entry.state() != State::HalfOpen {
+    let stays = entry.state() == State::HalfOpen || is_reset_by_client(entry.own(), entry.other());
+    if !up || age > node.half_open_ticks || !stays {
         return None;
     }
     Some(Step::Next(Phase::Forward))

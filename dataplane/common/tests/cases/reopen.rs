@@ -65,6 +65,43 @@ fn client_resets<E: Engine>(e: &mut E, talk: &Talk, source: super::End) {
     talk.client_sends(e, source, Body::Tcp("R", 2, 0));
 }
 
+/// Anybody can send the client's RST: the SYN after it goes to the same server, whose answer tells what is true.
+fn syn_after_the_clients_rst<E: Engine>(e: &mut E) {
+    let talk = outside();
+    let source = talk.handshake(e, 1, 2);
+    client_resets(e, &talk, source);
+    talk.client_sends(e, source, Body::Tcp("S", 70_000, 0));
+    talk.server_sends(e, source, Body::Tcp("SA", 80_000, 70_001));
+    assert_eq!(e.half_open(), 1, "the server has begun anew");
+    talk.client_sends(e, source, Body::Tcp("A", 70_001, 80_001));
+    assert!(e.entries().iter().all(|x| x.state() == State::Established));
+    assert_eq!((e.entries().len(), e.half_open()), (2, 0));
+    assert_eq!(e.counter(Counter::FlowReopened), 0);
+}
+
+fn forged_rst_and_syn<E: Engine>(e: &mut E) {
+    let talk = outside();
+    let source = talk.handshake(e, 1, 2);
+    for seq in [900_000, 5] {
+        talk.client_sends(e, source, Body::Tcp("R", seq, 0));
+        talk.client_sends(e, source, Body::Tcp("S", seq, 0));
+    }
+    talk.server_sends(e, source, Body::Tcp("A", 3, 2));
+    assert!(
+        e.entries().iter().all(|x| x.state() == State::Established),
+        "a challenge ACK lifts the RST"
+    );
+    talk.client_sends(e, source, Body::Tcp("A", 2, 3));
+    assert_eq!((e.entries().len(), e.counter(Counter::FlowReopened)), (2, 0));
+}
+
+fn rst_after_both_fins<E: Engine>(e: &mut E) {
+    b50(e, |e, talk, source| {
+        client_first(e, talk, source);
+        client_resets(e, talk, source);
+    });
+}
+
 fn server_resets<E: Engine>(e: &mut E, talk: &Talk, source: super::End) {
     talk.server_sends(e, source, Body::Tcp("R", 3, 0));
 }
@@ -151,9 +188,26 @@ pub fn cases<E: Engine>() -> Vec<Case<E>> {
         case("b50 fresh SYN after the server closed first", two_servers, |e| {
             b50(e, server_first);
         }),
-        case("b50 fresh SYN after the client's RST", two_servers, |e| {
-            b50(e, client_resets);
-        }),
+        case(
+            "b50 fresh SYN after the client's RST",
+            two_servers,
+            syn_after_the_clients_rst,
+        ),
+        case(
+            "b50 fresh SYN after the client's RST, dnat",
+            two_servers_dnat,
+            syn_after_the_clients_rst,
+        ),
+        case(
+            "b50 fresh SYN after both sides' FIN and a RST",
+            two_servers,
+            rst_after_both_fins,
+        ),
+        case(
+            "a stranger's RST and SYN end no connection",
+            two_servers,
+            forged_rst_and_syn,
+        ),
         case("b50 fresh SYN after the server's RST", two_servers, |e| {
             b50(e, server_resets);
         }),

@@ -89,7 +89,7 @@ struct UpArguments {
 #[derive(Debug, Args)]
 struct DemoArguments {
     /// Advert interval
-    #[arg(long, value_parser = interval, default_value = "100ms")]
+    #[arg(long, value_parser = interval, default_value = "200ms")]
     interval: Duration,
     #[command(flatten)]
     nodes: Nodes,

@@ -17,6 +17,9 @@ use crate::process::Process;
 /// Where `ip netns` keeps the names.
 const NAMES: &str = "/run/netns";
 
+/// Seconds after which a command that is waited for is killed (status 124).
+const PATIENCE: &str = "120";
+
 /// A named network namespace. It is removed by the [`Lab`](crate::Lab) that made it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Namespace {
@@ -114,11 +117,13 @@ impl Namespace {
     /// # Errors
     /// When it cannot be started.
     pub fn output(&self, argv: &[&str]) -> Result<Output> {
-        let Some((program, arguments)) = argv.split_first() else {
+        let Some(program) = argv.first() else {
             bail!("an empty command line")
         };
-        self.command(program)
-            .args(arguments)
+        // Nothing that is waited for may hang for ever.
+        self.command("timeout")
+            .args(["-k", "2", PATIENCE])
+            .args(argv)
             .output()
             .with_context(|| format!("{}: cannot start {program}", self.name))
     }

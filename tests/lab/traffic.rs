@@ -244,7 +244,11 @@ pub fn iperf3(
         },
     )?;
     let seconds_text = seconds.to_string();
+    // A connection that stalls would be waited for without end.
+    let limit = (seconds + 10).to_string();
     let argv = [
+        "timeout",
+        &limit,
         "iperf3",
         "-c",
         target,

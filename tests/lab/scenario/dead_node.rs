@@ -50,7 +50,7 @@ struct Fates {
 }
 
 fn run(run: &mut Run) -> Result<()> {
-    let interval = run.wanted.interval.unwrap_or(Duration::from_millis(100));
+    let interval = run.interval();
     let spec = PairSpec::web_and_echo(Mode::Dnat, interval);
     // Forwarding on: only the guard rules stand between the dead node's kernel and the servers' answers.
     run.with_lab(

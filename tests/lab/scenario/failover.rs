@@ -92,7 +92,7 @@ pub(super) fn scenarios() -> [Scenario; 6] {
             about: "SIGKILL of the Active on a switch with multicast snooping, at 100 ms adverts",
             for_peers: true,
             run: |run| {
-                let interval = run.wanted.interval.unwrap_or(Duration::from_millis(100));
+                let interval = run.interval();
                 let spec = PairSpec::web_and_echo(Mode::Dnat, interval);
                 let runs = run.wanted.runs.unwrap_or(2);
                 repeat(run, Fault::Kill, &spec, runs, Variant::Snooping)

@@ -109,6 +109,11 @@ impl Run {
         }
     }
 
+    /// Advert interval where it is not what is tested: a lease of 2.25 × 300 ms outlives the stalls of a busy machine.
+    pub fn interval(&self) -> Duration {
+        self.wanted.interval.unwrap_or(Duration::from_millis(300))
+    }
+
     /// The next random number (xorshift64*).
     pub fn random(&mut self) -> u64 {
         let mut x = self.random.max(1);

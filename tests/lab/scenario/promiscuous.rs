@@ -38,7 +38,7 @@ pub(super) fn scenario() -> Scenario {
 }
 
 fn spec(run: &Run, mode: Mode) -> PairSpec {
-    PairSpec::web_and_echo(mode, run.wanted.interval.unwrap_or(Duration::from_millis(100)))
+    PairSpec::web_and_echo(mode, run.interval())
 }
 
 /// Traffic of all kinds while every frame reaches every port.

@@ -34,10 +34,7 @@ pub(super) fn scenarios() -> [Scenario; 2] {
 }
 
 fn spec(run: &Run) -> PairSpec {
-    PairSpec::web_and_echo(
-        Mode::Dnat,
-        run.wanted.interval.unwrap_or(Duration::from_millis(100)),
-    )
+    PairSpec::web_and_echo(Mode::Dnat, run.interval())
 }
 
 fn states(lab: &OneArm) -> Result<[KernelState; 2]> {

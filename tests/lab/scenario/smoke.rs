@@ -1,7 +1,5 @@
 //! A minute of everything, for `make test`.
 
-use std::time::Duration;
-
 use anyhow::Result;
 
 use super::{Run, Scenario, basic, failover, restore};
@@ -25,7 +23,7 @@ fn run(run: &mut Run) -> Result<()> {
     for mode in [Mode::BothNat, Mode::Dnat] {
         basic::one_mode(run, mode, 100)?;
     }
-    let interval = run.wanted.interval.unwrap_or(Duration::from_millis(100));
+    let interval = run.interval();
     let spec = PairSpec::web_and_echo(Mode::Dnat, interval);
     for fault in [failover::Fault::Kill, failover::Fault::Stop] {
         failover::repeat(run, fault, &spec, 1, Variant::Learning)?;

@@ -5,7 +5,7 @@ use std::{os::fd::AsRawFd as _, time::Duration};
 use anyhow::{Context as _, Result};
 use nix::sys::socket::{MsgFlags, bind, send};
 
-use super::{echo_target, interval};
+use super::echo_target;
 use crate::{
     clock::{self, MS, ms},
     measure::{
@@ -23,7 +23,7 @@ use crate::{
 
 pub(super) fn announce_refresh(run: &mut Run) -> Result<()> {
     const WINDOW: u32 = 10;
-    let spec = PairSpec::web_and_echo(Mode::Dnat, interval(run));
+    let spec = PairSpec::web_and_echo(Mode::Dnat, run.interval());
     run.with_lab("refresh", Options::default(), |run, lab| {
         let _servers = traffic::start_servers(lab, &SERVERS)?;
         let mut pair = Pair::prepare(run.wanted.kind, lab, &spec, &run.wanted.bin_dir)?;
@@ -69,7 +69,7 @@ pub(super) fn announce_refresh(run: &mut Run) -> Result<()> {
 }
 
 pub(super) fn reflected_adverts(run: &mut Run) -> Result<()> {
-    let spec = PairSpec::web_and_echo(Mode::Dnat, interval(run));
+    let spec = PairSpec::web_and_echo(Mode::Dnat, run.interval());
     run.with_lab("reflected", Options::default(), |run, lab| {
         let _servers = traffic::start_servers(lab, &SERVERS)?;
         let mut pair = stage(run, lab, &spec)?;

@@ -2,7 +2,6 @@
 
 use anyhow::{Context as _, Result};
 
-use super::interval;
 use crate::{
     clock::{self, ms},
     scenario::{Run, stage},
@@ -14,7 +13,7 @@ use crate::{
 pub(super) fn nodes_as_client(run: &mut Run) -> Result<()> {
     for mode in [Mode::BothNat, Mode::Dnat] {
         let word = mode.word();
-        let spec = PairSpec::web_and_echo(mode, interval(run));
+        let spec = PairSpec::web_and_echo(mode, run.interval());
         run.with_lab(word, Options::default(), |run, lab| {
             let _servers = traffic::start_servers(lab, &SERVERS)?;
             let mut pair = stage(run, lab, &spec)?;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 
-use super::{echo_target, interval, neighbour};
+use super::{echo_target, neighbour};
 use crate::{
     clock::{self, MS, Nanos, ms},
     measure::{owners::Sampler, udp::UdpProber},
@@ -16,7 +16,7 @@ use crate::{
 };
 
 pub(super) fn simultaneous_start(run: &mut Run) -> Result<()> {
-    let spec = PairSpec::web_and_echo(Mode::Dnat, interval(run));
+    let spec = PairSpec::web_and_echo(Mode::Dnat, run.interval());
     let runs = run.wanted.runs.unwrap_or(5);
     run.with_lab("start", Options::default(), |run, lab| {
         let _servers = traffic::start_servers(lab, &SERVERS)?;
@@ -61,7 +61,7 @@ pub(super) fn simultaneous_start(run: &mut Run) -> Result<()> {
 }
 
 pub(super) fn unheard_winner(run: &mut Run) -> Result<()> {
-    let spec = PairSpec::web_and_echo(Mode::Dnat, interval(run));
+    let spec = PairSpec::web_and_echo(Mode::Dnat, run.interval());
     run.with_lab("unheard", Options::default(), |run, lab| {
         let _servers = traffic::start_servers(lab, &SERVERS)?;
         let mut pair = stage(run, lab, &spec)?;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 
-use super::{echo_target, interval};
+use super::echo_target;
 use crate::{
     clock::{self, MS, ms, nanos},
     measure::{
@@ -19,7 +19,7 @@ use crate::{
 };
 
 pub(super) fn leg_replaced(run: &mut Run) -> Result<()> {
-    let spec = PairSpec::web_and_echo(Mode::Dnat, interval(run));
+    let spec = PairSpec::web_and_echo(Mode::Dnat, run.interval());
     let lab = OneArm::build(Options::default())?;
     let mut lab = Some(lab);
     let outcome = leg_story(run, &spec, lab.as_mut().context("just made")?);
@@ -86,7 +86,7 @@ fn usable(run: &mut Run, lab: &OneArm, pair: &mut Pair, what: &str, pids: &[i32]
 }
 
 pub(super) fn leg_comes_late(run: &mut Run) -> Result<()> {
-    let spec = PairSpec::web_and_echo(Mode::Dnat, interval(run));
+    let spec = PairSpec::web_and_echo(Mode::Dnat, run.interval());
     for order in ["up, then address", "address, then up"] {
         let mut lab = OneArm::build(Options::default())?;
         let outcome = late_story(run, &spec, &mut lab, order);

@@ -6,11 +6,11 @@ mod election;
 mod legs;
 mod neighbours;
 
-use std::{net::SocketAddrV4, time::Duration};
+use std::net::SocketAddrV4;
 
 use anyhow::Result;
 
-use super::{Run, Scenario};
+use super::Scenario;
 use crate::{
     measure::echo,
     topology::{OneArm, VIP},
@@ -86,10 +86,6 @@ pub(super) fn scenarios() -> Vec<Scenario> {
             legs::leg_comes_late,
         ),
     ]
-}
-
-fn interval(run: &Run) -> Duration {
-    run.wanted.interval.unwrap_or(Duration::from_millis(100))
 }
 
 fn echo_target() -> SocketAddrV4 {

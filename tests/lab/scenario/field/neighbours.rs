@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 
-use super::{echo_target, interval};
+use super::echo_target;
 use crate::{
     clock::{self, MS, ms},
     measure::udp::UdpProber,
@@ -15,7 +15,7 @@ use crate::{
 };
 
 pub(super) fn server_new_mac(run: &mut Run) -> Result<()> {
-    let mut spec = PairSpec::web_and_echo(Mode::Dnat, interval(run));
+    let mut spec = PairSpec::web_and_echo(Mode::Dnat, run.interval());
     for service in &mut spec.services {
         service.servers.retain(|s| s.name == "s1");
     }
@@ -51,7 +51,7 @@ pub(super) fn server_new_mac(run: &mut Run) -> Result<()> {
 }
 
 pub(super) fn flushed_neighbours(run: &mut Run) -> Result<()> {
-    let spec = PairSpec::web_and_echo(Mode::Dnat, interval(run));
+    let spec = PairSpec::web_and_echo(Mode::Dnat, run.interval());
     run.with_lab("flushed", Options::default(), |run, lab| {
         let _servers = traffic::start_servers(lab, &SERVERS)?;
         let mut pair = stage(run, lab, &spec)?;

@@ -39,10 +39,7 @@ impl Beside {
             .enable_all()
             .build()
             .context("no runtime for the control API")?;
-        let server = {
-            let _within = runtime.enter();
-            bind()?
-        };
+        let (runtime, server) = within(runtime, bind)?;
         let (stop, stopped) = watch::channel(false);
         let work = async move {
             // Nothing is lost when either is dropped: a slice of the sweep is never interrupted.
@@ -60,6 +57,20 @@ impl Beside {
         self.stop.send_replace(true);
         if self.ended.await.is_err() {
             tracing::warn!("the control API had ended before");
+        }
+    }
+}
+
+/// Makes something within a runtime. Where that fails the runtime goes without waiting: the caller may be asynchronous.
+fn within<T>(runtime: Runtime, make: impl FnOnce() -> io::Result<T>) -> io::Result<(Runtime, T)> {
+    let entered = runtime.enter();
+    let made = make();
+    drop(entered);
+    match made {
+        Ok(made) => Ok((runtime, made)),
+        Err(error) => {
+            runtime.shutdown_background();
+            Err(error)
         }
     }
 }
@@ -82,7 +93,7 @@ fn spawn(
 
 #[cfg(test)]
 mod tests {
-    use super::spawn;
+    use super::{spawn, within};
     use std::sync::Arc;
     use std::sync::atomic::{AtomicBool, Ordering};
     use std::time::Duration;
@@ -110,6 +121,13 @@ mod tests {
             enough.store(true, Ordering::Relaxed);
             ended.await.unwrap();
         });
+    }
+
+    #[test]
+    fn a_socket_that_cannot_be_made_is_an_error_and_no_panic() {
+        let refused = runtime()
+            .block_on(async { within(runtime(), || Err::<(), _>(std::io::ErrorKind::NotFound.into())) });
+        assert_eq!(refused.unwrap_err().kind(), std::io::ErrorKind::NotFound);
     }
 
     #[test]

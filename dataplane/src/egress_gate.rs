@@ -86,6 +86,21 @@ pub fn intended(ifindex: u32, name: &str) -> Result<GateRecord> {
     })
 }
 
+/// Whether our filter is on the interface; somebody else may have taken it away, or the qdisc with it.
+///
+/// # Errors
+/// [`Error::EgressGate`] if the interface cannot be asked.
+pub fn is_present(ifindex: u32, name: &str) -> Result<bool> {
+    match ask(
+        RouteNetlinkMessage::GetTrafficFilter(our_filter(ifindex, name)?),
+        NLM_F_ACK,
+    ) {
+        Ok(_) => Ok(true),
+        Err(error) if is_gone(&error) => Ok(false),
+        Err(source) => Err(failed(name, "ask for the filter", source)),
+    }
+}
+
 /// Puts the filter on the interface. A filter of ours that an earlier process left behind is replaced.
 pub(crate) fn add(program: &mut SchedClassifier, ifindex: u32, name: &str) -> Result<GateRecord> {
     let qdisc_added = match tc::qdisc_add_clsact(name) {
@@ -182,12 +197,17 @@ fn interface(ifindex: u32, name: &str) -> Result<i32> {
     })
 }
 
-fn remove_filter(ifindex: u32, name: &str) -> Result<()> {
+fn our_filter(ifindex: u32, name: &str) -> Result<TcMessage> {
     let mut message = TcMessage::with_index(interface(ifindex, name)?);
     message.header.parent = EGRESS;
     message.header.handle = NlHandle::from(u32::from(HANDLE));
     message.header.info = u32::from(PRIORITY) << 16 | u32::from(ALL_PROTOCOLS.to_be());
     message.attributes.push(TcAttribute::Kind("bpf".to_owned()));
+    Ok(message)
+}
+
+fn remove_filter(ifindex: u32, name: &str) -> Result<()> {
+    let message = our_filter(ifindex, name)?;
     match ask(RouteNetlinkMessage::DelTrafficFilter(message), NLM_F_ACK) {
         Ok(_) => Ok(()),
         Err(error) if is_gone(&error) => Ok(()),

@@ -423,6 +423,7 @@ fn the_egress_gate_leaves_nothing_behind_and_what_others_put_there_stays() {
         // A crash: nothing is removed; the next start finds it, and so does a restore from the journal alone.
         drop(dataplane);
         assert!(state().contains("egress_gate"));
+        assert!(egress_gate::is_present(ifindex, "leg0").unwrap());
         let mut dataplane = load(1_000);
         let again = dataplane.add_egress_gate(ifindex, "leg0").unwrap();
         assert!(!again.qdisc_added);
@@ -435,6 +436,7 @@ fn the_egress_gate_leaves_nothing_behind_and_what_others_put_there_stays() {
             state()
         );
         egress_gate::remove(&gate).unwrap();
+        assert!(!egress_gate::is_present(ifindex, "leg0").unwrap());
         assert_eq!(state(), before);
         egress_gate::remove(&gate).unwrap();
 

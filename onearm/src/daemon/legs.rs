@@ -143,6 +143,33 @@ impl Legs {
         }
     }
 
+    /// Puts gates back that somebody else took away. Names of the interfaces that were without one, and what failed.
+    pub(crate) async fn restore_gates(
+        &self,
+        configured: &[Leg],
+        dataplane: &Arc<Mutex<Dataplane>>,
+        gates: &Arc<Mutex<Gates>>,
+    ) -> Vec<(String, Result<(), String>)> {
+        let bound: Vec<(String, u32)> = configured
+            .iter()
+            .filter_map(|leg| Some((leg.interface.clone(), self.bound(leg)?.ifindex)))
+            .collect();
+        let (dataplane, gates) = (Arc::clone(dataplane), Arc::clone(gates));
+        let look = move || {
+            let missing = bound
+                .into_iter()
+                .filter(|(name, ifindex)| matches!(egress_gate::is_present(*ifindex, name), Ok(false)));
+            let mut restored = Vec::new();
+            for (name, ifindex) in missing {
+                let mut gates = gates.lock().unwrap_or_else(PoisonError::into_inner);
+                let put = put_gate(&mut lock(&dataplane), &mut gates, ifindex, &name);
+                restored.push((name, put));
+            }
+            restored
+        };
+        tokio::task::spawn_blocking(look).await.unwrap_or_default()
+    }
+
     /// Notes why a leg is not bound.
     pub(crate) fn fault(&mut self, leg: &Leg, why: String) {
         self.faults.insert(leg.name.clone(), why);
@@ -197,20 +224,30 @@ const fn mode(attach: Attach) -> AttachMode {
 
 /// The gate first: from the moment the program answers for addresses, nothing may announce them without the lease.
 fn attach(dataplane: &mut Dataplane, gates: &mut Gates, wanted: &LegAttach) -> Result<Bound, String> {
-    let told = |error: Error| {
-        let causes = std::iter::successors(std::error::Error::source(&error), |e| e.source());
-        causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
-    };
-    let unwritten = |error: std::io::Error| format!("the journal of egress gates cannot be written: {error}");
-    let intent = egress_gate::intended(wanted.ifindex, &wanted.name).map_err(told)?;
-    gates.record(intent).map_err(unwritten)?;
-    let gate = dataplane
-        .add_egress_gate(wanted.ifindex, &wanted.name)
-        .map_err(told)?;
-    gates.record(gate).map_err(unwritten)?;
+    put_gate(dataplane, gates, wanted.ifindex, &wanted.name)?;
     // Legs in several VLANs of one interface share its program.
     if let Some(attached) = dataplane.attached().iter().find(|a| a.ifindex == wanted.ifindex) {
         return Ok(Bound::of(attached));
     }
-    dataplane.attach(wanted).map(Bound::of).map_err(told)
+    dataplane
+        .attach(wanted)
+        .map(Bound::of)
+        .map_err(|error| told(&error))
+}
+
+/// Written down before and after.
+fn put_gate(dataplane: &mut Dataplane, gates: &mut Gates, ifindex: u32, name: &str) -> Result<(), String> {
+    let unwritten = |error: std::io::Error| format!("the journal of egress gates cannot be written: {error}");
+    let intent = egress_gate::intended(ifindex, name).map_err(|error| told(&error))?;
+    gates.record(intent).map_err(unwritten)?;
+    let gate = dataplane
+        .add_egress_gate(ifindex, name)
+        .map_err(|error| told(&error))?;
+    gates.record(gate).map_err(unwritten)
+}
+
+/// An error with its causes.
+fn told(error: &Error) -> String {
+    let causes = std::iter::successors(std::error::Error::source(error), |e| e.source());
+    causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
 }

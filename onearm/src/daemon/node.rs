@@ -402,12 +402,35 @@ impl Node {
         }
     }
 
+    /// Puts egress gates back that somebody else took away.
+    pub(crate) async fn restore_gates(&self) {
+        let legs = &self.loaded.node.legs;
+        let restored = self.legs.restore_gates(legs, &self.dataplane, &self.gates).await;
+        for (ifname, put) in restored {
+            match put {
+                Ok(()) => self.board.record(
+                    Severity::Warning,
+                    "gate-repaired",
+                    format!("the egress gate of {ifname} was gone and is put back"),
+                    "another program changes what onearm set; find out which",
+                ),
+                Err(error) => {
+                    tracing::warn!(%ifname, %error, "the egress gate is gone and cannot be put back");
+                }
+            }
+        }
+    }
+
     fn report(&self, picture: &Picture) {
         let configured = &self.loaded.node.legs;
         let status = self.legs.status(configured, picture);
         let missing = status.iter().filter(|l| l.mode == "none" && l.role != "peer");
         let warnings = missing.map(|l| format!("leg {}: {}", l.name, l.reason)).collect();
         self.board.warn("legs", warnings);
+        self.board.warn(
+            "addresses",
+            plan::held_by_the_kernel(configured, &self.loaded.pair, picture),
+        );
         self.board.facts().legs = status;
     }
 

@@ -28,6 +28,9 @@ use super::plan;
 /// Indexes of removed servers and neighbours are freed this often.
 const RECLAIM: Duration = Duration::from_mins(1);
 
+/// Whether the egress gates are where they were put is looked at this often: nothing tells of a filter that goes.
+const GATES: Duration = Duration::from_secs(10);
+
 /// New guests are gathered this long before the kernel is asked for them.
 const GUESTS_GATHER: Duration = Duration::from_millis(5);
 
@@ -68,6 +71,8 @@ pub(crate) async fn run(
     let mut kernel_status = node.netcfg.status();
     let mut reclaim = interval(RECLAIM);
     reclaim.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut gates = interval(GATES);
+    gates.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut running = Running {
         node,
         lease,
@@ -129,6 +134,7 @@ pub(crate) async fn run(
                     tracing::warn!(%error, "indexes could not be freed");
                 }
             }
+            _ = gates.tick() => running.node.restore_gates().await,
         }
     }
     if let Err(error) = sd_notify::notify(false, &[sd_notify::NotifyState::Stopping]) {

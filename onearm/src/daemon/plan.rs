@@ -9,5 +9,7 @@ mod tables;
 pub(crate) use election::{election_leg, ha_config, own_address};
 pub(crate) use health::turned;
 pub(crate) use kernel::{LegUse, desired};
-pub(crate) use mirror::{address, connected, leg_id, leg_picture, legs, neighbour_mac, next_hops};
+pub(crate) use mirror::{
+    address, connected, held_by_the_kernel, leg_id, leg_picture, legs, neighbour_mac, next_hops,
+};
 pub(crate) use tables::{server_id, tables};

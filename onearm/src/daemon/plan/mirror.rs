@@ -1,5 +1,6 @@
 //! From the picture of the kernel to the dataplane's legs, routes and neighbours. Pure.
 
+use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr};
 
 use ipnet::{IpNet, Ipv4Net};
@@ -7,7 +8,7 @@ use onearm_dataplane::{LegSpec, Neighbour, NextHops, RouteSpec, Via};
 use onearm_netcfg::{IfName, LegPicture, MirrorRoute, Picture};
 use onearm_types::GroupId;
 
-use crate::config::Leg;
+use crate::config::{Leg, PairConfig};
 
 /// Legs that exist, in the order of `node.toml`; `peer_mac` is the peer's MAC on the leg of the election, once heard.
 pub(crate) fn legs(
@@ -44,6 +45,23 @@ pub(crate) fn leg_picture<'a>(leg: &Leg, picture: &'a Picture) -> Option<&'a Leg
 /// The node's own first IPv4 address on a leg.
 pub(crate) fn address(leg: &LegPicture) -> Option<Ipv4Addr> {
     v4(leg).next().map(|net| net.addr())
+}
+
+/// A warning for each owned address that this machine's kernel has, too: what the kernel answers or sends with it knows
+/// nothing of the lease.
+pub(crate) fn held_by_the_kernel(configured: &[Leg], pair: &PairConfig, picture: &Picture) -> Vec<String> {
+    let owned = pair.owned_addresses();
+    let on_legs = configured
+        .iter()
+        .filter_map(|leg| leg_picture(leg, picture))
+        .flat_map(|seen| seen.addresses.iter().map(IpNet::addr));
+    let held: BTreeSet<IpAddr> = on_legs.chain(picture.elsewhere.iter().copied()).collect();
+    held.iter()
+        .filter(|address| matches!(address, IpAddr::V4(v4) if owned.contains(v4)))
+        .map(|address| {
+            format!("{address} belongs to the pair and is configured on this machine: remove it with `ip addr del`")
+        })
+        .collect()
 }
 
 fn v4(leg: &LegPicture) -> impl Iterator<Item = Ipv4Net> {
@@ -142,13 +160,34 @@ fn via(route: &MirrorRoute, id_of: impl Fn(&IfName) -> Option<u8>) -> Via {
 
 #[cfg(test)]
 mod tests {
-    use super::next_hops;
-    use crate::config::{Source, parse_node};
+    use super::{held_by_the_kernel, next_hops};
+    use crate::config::{Source, parse_node, parse_pair};
     use ipnet::Ipv4Net;
     use onearm_dataplane::{RouteSpec, Via};
     use onearm_netcfg::{IfName, LegPicture, MirrorRoute, NextHop, Picture};
 
     const NODE: &str = include_str!("../../../../etc/examples/node-lb1.toml");
+    const PAIR: &str = include_str!("../../../../etc/examples/pair.toml");
+
+    #[test]
+    fn an_owned_address_in_the_kernel_is_warned_of() {
+        let legs = parse_node(Source::new("node.toml", NODE)).config.legs;
+        let pair = parse_pair(Source::new("pair.toml", PAIR)).parsed.config;
+        let leg = IfName::new(&legs[0].interface).unwrap();
+        let mut picture = Picture::default();
+        let own = LegPicture {
+            addresses: ["192.168.100.2/24".parse().unwrap()].into(),
+            ..LegPicture::default()
+        };
+        picture.legs.insert(leg.clone(), own);
+        assert!(held_by_the_kernel(&legs, &pair, &picture).is_empty());
+        picture.elsewhere = ["192.168.100.101".parse().unwrap()].into();
+        let there = &mut picture.legs.get_mut(&leg).unwrap().addresses;
+        there.insert("192.168.100.100/32".parse().unwrap());
+        let warnings = held_by_the_kernel(&legs, &pair, &picture);
+        assert_eq!(warnings.len(), 2, "{warnings:?}");
+        assert!(warnings[0].starts_with("192.168.100.100 "));
+    }
 
     #[test]
     fn packets_to_the_node_itself_never_follow_the_default_route() {

@@ -89,7 +89,7 @@ pub(super) fn scenarios() -> [Scenario; 6] {
         },
         Scenario {
             name: "failover-snooping",
-            about: "SIGKILL of the Active on a switch with multicast snooping, at 100 ms adverts",
+            about: "SIGKILL of the Active on a switch with multicast snooping, at 300 ms adverts",
             for_peers: true,
             run: |run| {
                 let interval = run.interval();

@@ -9,8 +9,11 @@ unit() { $cargo test -q --locked; }
 prop() { PROPTEST_CASES=${N:-2000} $cargo test -q --locked --release --lib --tests -- ${filter:+"$filter"}; }
 # Tests that need root fail, never skip, when they cannot do what they need; each enters a namespace of its own.
 bpf() { $cargo test -q --locked -p onearm-dataplane -- --ignored; }
-netns() { $cargo test -q --locked -p onearm-ha -p onearm-netcfg -p onearm -- --ignored; }
-lab() { $cargo build -q --release --locked && target/release/onearm-lab run smoke; }
+netns() { $cargo test -q --locked -p onearm-ha -p onearm-netcfg -p onearm -p onearm-tests -- --ignored; }
+lab() {
+  $cargo build -q --release --locked
+  for scenario in smoke promiscuous b130-foreign-links; do target/release/onearm-lab run $scenario; done
+}
 case $tier in
   all) unit; bpf; netns; lab ;;
   unit | prop | bpf | netns | lab) $tier ;;

@@ -2,6 +2,7 @@
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use nix::poll::PollFlags;
@@ -28,6 +29,8 @@ pub enum FromHa {
 #[derive(Debug)]
 pub struct MainEnd {
     channel: Channel,
+    /// For one received message; making 64 KiB anew for each heartbeat was half the idle CPU of the reader.
+    buffer: Mutex<Vec<u8>>,
 }
 
 /// Both ends in one process, for a driver that runs in a thread (tests).
@@ -37,9 +40,7 @@ pub struct MainEnd {
 pub fn pair() -> Result<(MainEnd, HaEnd), Error> {
     let (main, ha) = channel::pair()?;
     Ok((
-        MainEnd {
-            channel: Channel::on_highest(&main)?,
-        },
+        MainEnd::new(Channel::on_highest(&main)?),
         HaEnd::new(Channel::on_highest(&ha)?),
     ))
 }
@@ -52,15 +53,17 @@ pub fn pair() -> Result<(MainEnd, HaEnd), Error> {
 pub fn spawn(mut command: Command) -> Result<(Child, MainEnd), Error> {
     let (main, ha) = channel::pair()?;
     let child = command.stdin(Stdio::from(ha)).spawn().map_err(Error::Spawn)?;
-    Ok((
-        child,
-        MainEnd {
-            channel: Channel::on_highest(&main)?,
-        },
-    ))
+    Ok((child, MainEnd::new(Channel::on_highest(&main)?)))
 }
 
 impl MainEnd {
+    fn new(channel: Channel) -> Self {
+        Self {
+            channel,
+            buffer: Mutex::new(vec![0; MESSAGE_MAX]),
+        }
+    }
+
     /// Gives the HA process the descriptors it holds: first of all messages with the lease map, later (after a leg was
     /// attached anew) without. It drops the links it held before.
     ///
@@ -98,12 +101,12 @@ impl MainEnd {
         self.channel.try_send(message, &[])
     }
 
-    /// The next message, waiting up to `patience`.
+    /// The next message, waiting up to `patience`. For one thread at a time; a second one waits for the first.
     ///
     /// # Errors
     /// [`Error::Message`] for a packet that is none of ours (the next one may be), [`Error::System`].
     pub fn receive(&self, patience: Duration) -> Result<FromHa, Error> {
-        let mut buffer = vec![0; MESSAGE_MAX];
+        let mut buffer = self.buffer.lock().unwrap_or_else(PoisonError::into_inner);
         for wait in [true, false] {
             match self.channel.receive(&mut buffer) {
                 Ok(Some(packet)) => return Ok(FromHa::Message(packet.message)),

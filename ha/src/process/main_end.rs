@@ -29,7 +29,7 @@ pub enum FromHa {
 #[derive(Debug)]
 pub struct MainEnd {
     channel: Channel,
-    /// For one received message; making 64 KiB anew for each heartbeat was half the idle CPU of the reader.
+    /// For one received message, so that 64 KiB are not made anew for each heartbeat.
     buffer: Mutex<Vec<u8>>,
 }
 

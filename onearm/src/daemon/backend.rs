@@ -211,10 +211,7 @@ fn server_status(
     traffic: Option<&ServiceTraffic>,
     health: &Health,
 ) -> ServerStatus {
-    let key = ServerKey {
-        service: service.name.clone(),
-        server: server.name.clone(),
-    };
+    let key = ServerKey::of(service, server);
     let id = super::plan::server_id(server);
     let own = traffic.and_then(|t| t.servers.iter().find(|s| s.id == id));
     let view = health.view(&key);

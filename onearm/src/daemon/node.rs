@@ -301,10 +301,7 @@ impl Node {
         };
         let is_up = |service: usize, server: usize| {
             let service = &pair.services[service];
-            let key = ServerKey {
-                service: service.name.clone(),
-                server: service.servers[server].name.clone(),
-            };
+            let key = ServerKey::of(service, &service.servers[server]);
             self.health.in_rotation(&key)
         };
         plan::tables(node.id, pair, leg_of, plan::connected(picture), is_up)
@@ -318,10 +315,7 @@ impl Node {
         let mut after = before.clone();
         for (service, spec) in self.loaded.pair.services.iter().zip(&mut after.services) {
             for (server, known) in service.servers.iter().zip(&mut spec.servers) {
-                known.up = self.health.in_rotation(&ServerKey {
-                    service: service.name.clone(),
-                    server: server.name.clone(),
-                });
+                known.up = self.health.in_rotation(&ServerKey::of(service, server));
             }
         }
         let changes = plan::turned(before, &after);

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::config::PairConfig;
+use crate::config::{PairConfig, ServerConfig, ServiceConfig};
 
 /// Which server of which service: the identity its health goes with.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -14,6 +14,16 @@ pub struct ServerKey {
     pub service: String,
     /// `server.name`.
     pub server: String,
+}
+
+impl ServerKey {
+    /// Identity of a configured server.
+    pub fn of(service: &ServiceConfig, server: &ServerConfig) -> Self {
+        Self {
+            service: service.name.clone(),
+            server: server.name.clone(),
+        }
+    }
 }
 
 /// One server to check.
@@ -43,10 +53,7 @@ pub fn specs(pair: &PairConfig) -> Vec<CheckSpec> {
         .flat_map(|(service, check)| service.servers.iter().map(move |server| (service, check, server)));
     servers
         .map(|(service, check, server)| CheckSpec {
-            key: ServerKey {
-                service: service.name.clone(),
-                server: server.name.clone(),
-            },
+            key: ServerKey::of(service, server),
             target: SocketAddrV4::new(server.address, service.check_port(server)),
             interval: check.interval,
             timeout: check.timeout,

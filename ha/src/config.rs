@@ -56,7 +56,7 @@ pub struct Config {
     pub announce_rounds: u8,
     /// Time between two refreshes of all addresses; zero: none.
     pub announce_refresh: Duration,
-    /// Silence of the main process after which this node hands over; 50 ms to 60 s, default 200 ms.
+    /// Silence of the main process after which this node hands over; 120 ms to 60 s, default 200 ms.
     pub main_silence: Duration,
 }
 
@@ -110,7 +110,7 @@ impl Config {
             (1..=10).contains(&self.announce_rounds),
             ConfigError::Rounds(self.announce_rounds),
         );
-        let silence = Duration::from_millis(50)..=Duration::from_mins(1);
+        let silence = Duration::from_millis(120)..=Duration::from_mins(1);
         check(
             silence.contains(&self.main_silence),
             ConfigError::MainSilence(self.main_silence),
@@ -193,7 +193,7 @@ pub enum ConfigError {
     #[error("1 to 10 announcements of each address are possible, not {0}")]
     Rounds(u8),
     /// Out of range.
-    #[error("the main process may be silent for 50 ms to 60 s, not {0:?}")]
+    #[error("the main process may be silent for 120 ms to 60 s, not {0:?}")]
     MainSilence(Duration),
     /// The lease would outlive the peer's patience.
     #[error(transparent)]

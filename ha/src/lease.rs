@@ -16,7 +16,7 @@ pub const ERROR_NANOS: u64 = 1_000_000;
 /// it. Nanoseconds.
 pub const HORIZON_NANOS: u64 = 50_000_000;
 /// Time between renewals when no advert is due. Nanoseconds.
-pub const RENEW_NANOS: u64 = 15_000_000;
+pub const RENEW_NANOS: u64 = 20_000_000;
 
 /// Length L of the lease that one advert justifies: 2.25 × the interval its receiver goes by. Nanoseconds.
 pub const fn length(interval_nanos: u64) -> u64 {

@@ -3,7 +3,7 @@
 //! Each turn reads the clock, *then* takes everything in (orders, leg, frames), then judges deadlines, then carries out.
 //! What is decided in a turn counts from the clock read at its beginning; a turn that stalls anywhere therefore ends by
 //! writing a lease that has already expired. Adverts of the peer, due deadlines and the end of the main process wake
-//! the thread; everything else is looked at in the turn that comes every 20 ms anyway.
+//! the thread; everything else is looked at in the turn that comes every [`TURN_NANOS`] anyway.
 
 mod carrier;
 pub(crate) mod clock;
@@ -32,7 +32,8 @@ use crate::announce;
 use crate::config::{Config, Transport};
 use crate::election::{ElectionCounters, Input};
 use crate::error::Error;
-use crate::process::{HEARTBEAT_NANOS, HaEnd, HaState, STATE_NANOS, ToHa, ToMain, Verdict, Watch};
+use crate::lease;
+use crate::process::{HaEnd, HaState, STATE_NANOS, ToHa, ToMain, Verdict, Watch};
 use crate::units::MonoTime;
 use crate::wire::Mac;
 use crate::wire::advert::GROUP;
@@ -54,6 +55,9 @@ pub enum Exit {
     MainEnded,
 }
 
+/// Time between two turns when nothing else wakes the thread: that of the lease's renewals, so that one turn serves
+/// for both. Nanoseconds.
+const TURN_NANOS: u64 = lease::RENEW_NANOS;
 /// Most orders taken in one turn.
 const ORDERS_PER_TURN: usize = 32;
 
@@ -87,7 +91,6 @@ pub fn run<S: LeaseSink>(
         owned_parts: Vec::new(),
         counters: DriverCounters::default(),
         turned_at: now,
-        beat_at: now,
         state_at: now,
         news: false,
         exit: None,
@@ -118,8 +121,6 @@ struct Driver<S> {
     owned_parts: Vec<Ipv4Addr>,
     counters: DriverCounters,
     turned_at: MonoTime,
-    /// When the next heartbeat is due.
-    beat_at: MonoTime,
     /// When the next state is due.
     state_at: MonoTime,
     /// Something changed that the main process should see now.
@@ -153,7 +154,7 @@ impl<S: LeaseSink> Driver<S> {
         self.router
             .as_ref()
             .and_then(Router::deadline)
-            .map_or(self.beat_at, |due| due.min(self.beat_at))
+            .map_or(now.plus(TURN_NANOS), |due| due.min(now.plus(TURN_NANOS)))
     }
 
     /// Sleeps until `next`, an advert of the peer, or the end of the main process.
@@ -286,11 +287,6 @@ impl<S: LeaseSink> Driver<S> {
             self.state_at = now.plus(STATE_NANOS);
             let state = self.state(now);
             self.tell(&ToMain::State(Box::new(state)));
-        }
-        // A turn for an advert that comes shortly before the heartbeat is due serves for both.
-        if now.plus(HEARTBEAT_NANOS / 4) >= self.beat_at {
-            self.beat_at = now.plus(HEARTBEAT_NANOS);
-            self.tell(&ToMain::Heartbeat);
         }
     }
 

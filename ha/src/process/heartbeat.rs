@@ -2,8 +2,8 @@
 
 use crate::units::MonoTime;
 
-/// Time between two heartbeats. Nanoseconds.
-pub const HEARTBEAT_NANOS: u64 = 20_000_000;
+/// Time between two heartbeats of the main process. Nanoseconds.
+pub const HEARTBEAT_NANOS: u64 = 40_000_000;
 
 /// Judges the other process by its heartbeats. Any message counts as one.
 ///

@@ -68,9 +68,8 @@ pub fn owned_messages(addresses: &[Ipv4Addr]) -> Vec<ToHa> {
 /// tells everything anew.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum ToMain {
-    /// The HA thread turns; every [`super::HEARTBEAT_NANOS`].
-    Heartbeat,
-    /// Everything there is to know; on every change of role or leg, and every [`super::STATE_NANOS`].
+    /// Everything there is to know; on every change of role or leg, and every [`super::STATE_NANOS`]: the HA
+    /// process's heartbeat.
     State(Box<HaState>),
     /// The role changed. To be logged by the main process: the HA thread writes no log.
     Transition(Transition),

@@ -5,8 +5,8 @@
 //!   spawn() ── socket pair on stdin ──────────► HaEnd::take()
 //!   MainEnd::hold(lease map, links) ──────────► HaEnd::begin() ── the caller maps the lease cell
 //!   MainEnd::send(Configure, Owned) ──────────► driver::run()
-//!   Heartbeat every 20 ms ────────────────────► silent too long: hand over, stay, come back when it speaks
-//!   ◄──────────────────── Heartbeat every 20 ms, State, Transition, Alarm
+//!   Heartbeat every 40 ms ────────────────────► silent too long: hand over, stay, come back when it speaks
+//!   ◄──────────────────── State every 200 ms and on change, Transition, Alarm
 //!   its end: hand over (priority 0, lease cleared), then exit ◄── end of the pair ──►
 //!                                                   its end: Guardian clears the lease, sends priority 0
 //! ```

@@ -65,7 +65,6 @@ pub(crate) struct Notes {
     pub(crate) transitions: Vec<Transition>,
     pub(crate) alarms: Vec<Alarm>,
     pub(crate) refused: Vec<String>,
-    pub(crate) heartbeats: u64,
 }
 
 pub(crate) struct Node {
@@ -125,7 +124,6 @@ impl Node {
                 };
                 let mut notes = notes.lock().unwrap();
                 match message {
-                    ToMain::Heartbeat => notes.heartbeats += 1,
                     ToMain::State(state) => notes.state = Some(*state),
                     ToMain::Transition(transition) => notes.transitions.push(transition),
                     ToMain::Alarm(alarm) => notes.alarms.push(alarm),

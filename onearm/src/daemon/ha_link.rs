@@ -143,7 +143,7 @@ impl HaLink {
                     }
                 }
                 match received {
-                    Ok(FromHa::Message(ToMain::Heartbeat) | FromHa::Nothing) => {}
+                    Ok(FromHa::Nothing) => {}
                     Ok(FromHa::Message(message)) => {
                         if let Err(error) = news.try_send(News::Message(message)) {
                             tracing::debug!(%error, "news of the HA process dropped");

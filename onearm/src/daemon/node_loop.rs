@@ -363,7 +363,6 @@ impl Running {
 
     async fn news(&mut self, news: News) {
         match news {
-            News::Message(ToMain::Heartbeat) => {}
             News::Message(ToMain::State(state)) => self.state(&state).await,
             News::Message(ToMain::Transition(transition)) => self.transition(&transition).await,
             News::Message(ToMain::Alarm(alarm)) => self.node.board.tell(notices::alarm(alarm)),

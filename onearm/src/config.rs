@@ -28,7 +28,7 @@ pub use node::{Attach, Leg, NodeConfig, Peer, Role};
 pub use node_file::parse_node;
 pub use pair::{
     Auth, Check, Digest, GatewayConfig, HaConfig, Hairpin, Limits, Mode, NamedLegs, PairConfig, Protocol,
-    Scheduler, ServerConfig, ServiceConfig,
+    Scheduler, ServerConfig, ServiceConfig, SnatSource,
 };
 pub use pair_file::{PairFile, parse_pair};
 pub use port_range::{PortRange, PortRangeError};

@@ -49,6 +49,8 @@ counters! {
     PortReused = "port_reused",
     /// Half-open flow removed to make room for another.
     HalfOpenEvicted = "half_open_evicted",
+    /// RST on an established connection far from what was acknowledged last: forwarded, not believed.
+    RstDoubted = "rst_doubted",
     /// No index left for a new last hop; the route is used instead.
     LastHopsFull = "last_hops_full",
     /// Event lost because the ring was full.

@@ -11,7 +11,7 @@ use crate::{
     receive::{hand_over, hand_over_with},
     table::{Entry, Found, entry_at},
     tables::{Tables, discard, report, tick, ticks_since},
-    tcp::{Knowledge, Segment, is_opening},
+    tcp::{Knowledge, Segment, is_believable, is_opening},
     transmit::{Hop, send},
     wire::{ip, tcp, udp},
     work::{Answer, Arrival, Step},
@@ -72,16 +72,29 @@ pub fn forward<P: Packet, T: Tables, const ROUTED: bool>(
         let Some(segment) = packet.window::<{ tcp::LEN }>(l4) else {
             return discard(tables, Counter::Internal);
         };
+        let flags = arrival.tcp_flags;
+        let seq = u32::from_be(segment.u32::<{ tcp::SEQ }>());
+        let ack = u32::from_be(segment.u32::<{ tcp::ACK_SEQ }>());
+        let believable = flags & tcp::RST != 0
+            && entry_at(tables, entry.partner()).is_some_and(|p| is_believable(seq, p.expected_ack()));
         let after = before.after(
             reply,
             Segment {
-                flags: arrival.tcp_flags,
-                seq: u32::from_be(segment.u32::<{ tcp::SEQ }>()),
-                ack: u32::from_be(segment.u32::<{ tcp::ACK_SEQ }>()),
+                flags,
+                seq,
+                ack,
+                believable,
             },
         );
         if after != before {
-            learn(tables, found, reply, before, after);
+            learn(tables, found, reply, before, after, seq);
+        }
+        if after.is_confirmed(reply) {
+            if flags & (tcp::RST | tcp::SYN | tcp::ACK) == tcp::ACK {
+                entry.set_expected_ack(ack);
+            } else if flags & tcp::RST != 0 && !believable {
+                tables.count(Counter::RstDoubted);
+            }
         }
         segment.set_u16::<{ tcp::SPORT }>(new_sport);
         segment.set_u16::<{ tcp::DPORT }>(new_dport);
@@ -164,9 +177,9 @@ pub fn age<T: Tables>(tables: &T, entry: Entry, now: u32) -> u32 {
     }
 }
 
-/// Writes new knowledge into both entries and keeps the number of half-open flows.
+/// Writes new knowledge into both entries and keeps the number of half-open flows. `seq`: of the segment it comes from.
 #[inline(always)]
-fn learn<T: Tables>(tables: &T, found: &Found, reply: bool, before: Knowledge, after: Knowledge) {
+fn learn<T: Tables>(tables: &T, found: &Found, reply: bool, before: Knowledge, after: Knowledge, seq: u32) {
     let entry = found.entry();
     let Some(partner) = entry_at(tables, entry.partner()) else {
         return;
@@ -183,6 +196,10 @@ fn learn<T: Tables>(tables: &T, found: &Found, reply: bool, before: Knowledge, a
     if after.expected_ack != before.expected_ack {
         entry.set_expected_ack(after.expected_ack);
         partner.set_expected_ack(after.expected_ack);
+    }
+    if !reply && after.is_confirmed(false) && !before.is_confirmed(false) {
+        // What the server acknowledged with its SYN-ACK.
+        partner.set_expected_ack(seq);
     }
     let was = before.state(reply) == State::HalfOpen;
     let is = after.state(reply) == State::HalfOpen;

@@ -78,7 +78,8 @@ pub struct FlowEntry4 {
     pub last_seen: u32,
     /// Idle time-out while established, in ticks.
     pub idle_ticks: u32,
-    /// Both directions, while half-open: the acknowledgement the client must send (server's sequence + 1), native order.
+    /// TCP, native order. While half-open, in both directions: the acknowledgement the client must send (server's sequence
+    /// + 1). From then on: the last acknowledgement this direction sent.
     pub expected_ack: u32,
     /// Index into `SERVERS` and `SERVER_STATS`.
     pub server: u16,

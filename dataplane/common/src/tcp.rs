@@ -1,13 +1,16 @@
 //! TCP as far as a flow must know it: loose, since nothing is ever dropped or deleted for its state.
 //!
 //! ```text
-//!            SYN            SYN-ACK, ACK of it          FIN of both, RST
+//!            SYN            SYN-ACK, ACK of it      FIN of both, believed RST
 //!   (none) ──────► half-open ──────────────► established ──────────────► closing
-//!                     ▲                          ▲   │                      │
-//!                     └── SYN-ACK with a new ────┼───┘      segment after RST
-//!                         sequence               └─────────────────────────┤
-//!                                            SYN: replaced by a new flow ◄─┘
+//!                                                ▲                          │
+//!                                                └── segment after the RST ─┤
+//!                                            SYN: replaced by a new flow ◄──┘
 //! ```
+//!
+//! Strangers who know the addresses and ports, but not the sequence numbers, can shorten no life: what was established
+//! stays so whatever SYN or SYN-ACK comes, and a RST on it is believed only next to what the other side has
+//! acknowledged ([`is_believable`]). Every segment goes on to its receiver, who judges it by the RFCs.
 
 use crate::{
     flow::{State, seen, state},
@@ -24,6 +27,8 @@ pub struct Segment {
     pub seq: u32,
     /// Acknowledgement number.
     pub ack: u32,
+    /// Of a RST: see [`is_believable`].
+    pub believable: bool,
 }
 
 /// What the flow knew, and knows after a segment, from the sender's point of view.
@@ -35,6 +40,18 @@ pub struct Knowledge {
     pub other: u8,
     /// See [`crate::flow::FlowEntry4::expected_ack`].
     pub expected_ack: u32,
+}
+
+/// How far ahead of the other side's last acknowledgement the sequence number of a RST may be: a few segments may be on
+/// their way. A blind one is believed once in 2^18.
+pub const RST_WINDOW: u32 = 1 << 14;
+
+/// True if a RST with this sequence number may end an established connection. `acknowledged`: the last acknowledgement of
+/// the side it is sent to ([`crate::flow::FlowEntry4::expected_ack`] of its entry). RFC 5961 §3.2 asks for equality, which
+/// the receiver judges by what has reached it; here that may still be on its way.
+#[inline(always)]
+pub const fn is_believable(seq: u32, acknowledged: u32) -> bool {
+    seq.wrapping_sub(acknowledged) < RST_WINDOW
 }
 
 /// A client's opening SYN.
@@ -54,6 +71,13 @@ impl Knowledge {
         }
     }
 
+    /// The client has once acknowledged the server's SYN-ACK.
+    #[inline(always)]
+    pub const fn is_confirmed(&self, reply: bool) -> bool {
+        let client = if reply { self.other } else { self.own };
+        client & seen::CONFIRMED != 0
+    }
+
     /// Knowledge after a segment. An opening SYN changes nothing: see [`is_opening`].
     #[inline(always)]
     #[must_use]
@@ -65,12 +89,21 @@ impl Knowledge {
         } = self;
         let flags = segment.flags;
         if flags & RST != 0 {
-            own |= seen::RST;
+            if segment.believable || !self.is_confirmed(reply) {
+                own |= seen::RST;
+            }
         } else if !reply && flags & (SYN | ACK) == SYN {
             // The server's SYN-ACK decides.
         } else if reply && flags & (SYN | ACK) == SYN | ACK {
             let expected = segment.seq.wrapping_add(1);
-            if own & seen::OPENED == 0 || expected != expected_ack {
+            if self.is_confirmed(true) {
+                // Repeated, or the server has begun anew. The flow is not half-open again: a forged SYN-ACK would take
+                // the long time-out away.
+                if own & other & seen::FIN == 0 {
+                    own = seen::OPENED;
+                    other = seen::OPENED | seen::CONFIRMED;
+                }
+            } else if own & seen::OPENED == 0 || expected != expected_ack {
                 own = seen::OPENED;
                 other = seen::OPENED;
                 expected_ack = expected;

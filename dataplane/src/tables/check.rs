@@ -110,7 +110,37 @@ pub(super) fn tables(tables: &Tables) -> Result<()> {
         }
         self::service(service)?;
     }
-    ports_apart(&tables.services)
+    ports_apart(&tables.services)?;
+    sources_apart(tables)
+}
+
+/// No source port of an address is a port that clients call there: a reply would be taken for a call.
+fn sources_apart(tables: &Tables) -> Result<()> {
+    for service in &tables.services {
+        let ranges = tables
+            .snat_ranges
+            .iter()
+            .filter(|range| range.addr == service.vip);
+        let pools = tables.services.iter().flat_map(|other| &other.snat);
+        let pools = pools.filter(|pool| pool.addr == service.vip);
+        let sources = ranges
+            .map(|range| (range.first, range.last))
+            .chain(pools.map(|pool| (pool.first, pool.last)));
+        for (first, last) in sources {
+            if let Some(ports) = service
+                .ports
+                .iter()
+                .find(|ports| *ports.start() <= last && first <= *ports.end())
+            {
+                return Err(TablesError::SourceIsServicePort {
+                    service: service.name.clone(),
+                    addr: service.vip,
+                    port: *ports.start().max(&first),
+                });
+            }
+        }
+    }
+    Ok(())
 }
 
 fn at_most(what: &'static str, count: usize, max: u32) -> Result<()> {

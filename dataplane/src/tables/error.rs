@@ -90,6 +90,16 @@ pub enum TablesError {
         /// Last port.
         last: u16,
     },
+    /// A port that clients call is among the source ports of the same address.
+    #[error("service {service}: {addr} port {port} is a source port as well")]
+    SourceIsServicePort {
+        /// Service.
+        service: String,
+        /// Its VIP.
+        addr: Ipv4Addr,
+        /// First such port.
+        port: u16,
+    },
     /// The time-out is zero or longer than the flow clock runs.
     #[error("service {service}: idle time-out out of range")]
     BadTimeout {

@@ -76,6 +76,31 @@ fn refused(change: impl FnOnce(&mut Tables)) -> TablesError {
 }
 
 #[test]
+fn a_port_that_clients_call_is_never_a_source_port() {
+    let pool = |first, last| SnatPoolSpec {
+        addr: VIP,
+        first,
+        last,
+    };
+    for (first, last, port) in [(80, 80, 80), (1, 1_000, 80), (50, 80, 80)] {
+        let refused = refused(|t| t.services[0].snat = vec![pool(first, last)]);
+        let of_web = |error: &TablesError| matches!(error, TablesError::SourceIsServicePort { port: p, .. } if *p == port);
+        assert!(of_web(&refused), "{refused:?}");
+        let refused = self::refused(|t| {
+            t.snat_ranges = vec![SnatRangeSpec {
+                addr: VIP,
+                first,
+                last,
+            }];
+        });
+        assert!(of_web(&refused), "{refused:?}");
+    }
+    let mut tables = good();
+    tables.services[0].snat = vec![pool(81, 90), pool(1, 79)];
+    assert!(build(&tables).is_ok());
+}
+
+#[test]
 fn tables_that_contradict_themselves_are_refused() {
     assert!(build(&good()).is_ok());
     assert!(matches!(

@@ -47,13 +47,13 @@ pub(super) fn judge(
     for (index, service) in pair.services.iter().enumerate() {
         let path = file.service_path(index);
         not_a_host(format!("{path}.vip"), service.vip);
-        for (place, address) in service
+        for (place, source) in service
             .snat
             .iter()
             .enumerate()
-            .filter(|(_, address)| **address != service.vip)
+            .filter(|(_, source)| source.address != service.vip)
         {
-            not_a_host(format!("{path}.snat[{place}]"), *address);
+            not_a_host(format!("{path}.snat[{place}]"), source.address);
         }
         for (place, server) in service.servers.iter().enumerate() {
             not_a_host(

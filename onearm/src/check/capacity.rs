@@ -48,7 +48,11 @@ impl Capacity {
 }
 
 fn service(service: &ServiceConfig) -> ServiceCapacity {
-    let per_server = u64::from(service.snat_ports.count()) * service.snat.len() as u64;
+    let per_server = service
+        .snat
+        .iter()
+        .map(|source| u64::from(source.ports.count()))
+        .sum();
     ServiceCapacity {
         name: service.name.clone(),
         vip: service.vip,

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::net::Ipv4Addr;
 
 use super::findings::Findings;
-use crate::config::{PairFile, PortRange};
+use crate::config::{PairFile, PortRange, SnatSource};
 
 pub(super) fn judge(file: &PairFile, findings: &mut Findings) {
     let services = &file.parsed.config.services;
@@ -26,7 +26,7 @@ pub(super) fn judge(file: &PairFile, findings: &mut Findings) {
             );
         }
         let mut here = std::collections::HashSet::new();
-        for (place, address) in service.snat.iter().enumerate() {
+        for (place, SnatSource { address, ports }) in service.snat.iter().enumerate() {
             if !here.insert(address) {
                 let message = format!("{address} is listed twice");
                 findings.error(
@@ -37,17 +37,22 @@ pub(super) fn judge(file: &PairFile, findings: &mut Findings) {
                 );
                 continue;
             }
-            let (range, first) = *pools.entry(*address).or_insert((service.snat_ports, index));
-            if range != service.snat_ports {
+            let (range, first) = *pools.entry(*address).or_insert((*ports, index));
+            if range != *ports {
                 let message = format!(
-                    "{address} is used with ports {range} by {} (\"{}\"), here with {}",
+                    "{address} is used with ports {range} by {} (\"{}\"), here with {ports}",
                     file.service_path(first),
                     services[first].name,
-                    service.snat_ports
                 );
+                let written = format!("{path}.snat_ports");
+                let field = if file.parsed.says(&written) {
+                    written
+                } else {
+                    format!("{path}.snat[{place}]")
+                };
                 findings.error(
                     "snat-ports-differ",
-                    format!("{path}.snat_ports"),
+                    field,
                     message,
                     "an address has one range: write the same everywhere",
                 );
@@ -75,7 +80,7 @@ pub(super) fn judge(file: &PairFile, findings: &mut Findings) {
                 "snat-overlap",
                 field,
                 message,
-                "set snat_ports to a range without service ports, or snat to another address",
+                "give the SNAT source a range without service ports (\"address:first-last\" or snat_ports), or use another address",
             );
         }
     }

@@ -116,6 +116,13 @@ fn capacity_is_snat_ports_times_addresses_and_the_table_has_room_to_spare() {
         .map(|service| service.per_server)
         .collect();
     assert_eq!(ceilings, [Some(2 * 32_768), Some(32_768)]);
+    let ranges = include_str!("../../../etc/examples/pair-both-nat.toml").replacen(
+        "snat =",
+        "snat = [\"10.99.0.1:1000-1999\", \"10.99.0.2\"] #",
+        1,
+    );
+    let of_ranges = Capacity::of(&parse_pair(Source::new("pair.toml", ranges)).parsed.config);
+    assert_eq!(of_ranges.services[0].per_server, Some(1_000 + 32_768));
     assert_eq!((capacity.vips, capacity.servers), (2, 3));
     for max_flows in [1_024, 100_000, 1_000_000, 16_000_000] {
         let entries = flow_table_bytes(max_flows) / (17 * 64) * 16;

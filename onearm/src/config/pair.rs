@@ -34,7 +34,7 @@ impl PairConfig {
         let services = self
             .services
             .iter()
-            .flat_map(|s| s.snat.iter().copied().chain([s.vip]));
+            .flat_map(|s| s.snat.iter().map(|source| source.address).chain([s.vip]));
         services
             .chain(self.gateways.iter().map(|g| g.address.addr()))
             .collect()
@@ -166,9 +166,7 @@ pub struct ServiceConfig {
     /// How a server is chosen.
     pub scheduler: Scheduler,
     /// SNAT sources; the VIP where the file says nothing.
-    pub snat: Vec<Ipv4Addr>,
-    /// Source ports used with each of them, both nodes' halves.
-    pub snat_ports: PortRange,
+    pub snat: Vec<SnatSource>,
     /// Established flows end after so long without packets, 1 s to 7 days.
     pub idle_timeout: Duration,
     /// How servers are checked; `None` = every server counts as up.
@@ -188,6 +186,15 @@ impl ServiceConfig {
         let configured = self.check.as_ref().and_then(|check| check.port).or(server.port);
         configured.unwrap_or_else(|| self.ports.first().map_or(1, |range| range.first()))
     }
+}
+
+/// A source of translated requests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SnatSource {
+    /// The address.
+    pub address: Ipv4Addr,
+    /// Its ports, both nodes' halves; at least two.
+    pub ports: PortRange,
 }
 
 /// Protocol of a service.

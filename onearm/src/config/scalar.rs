@@ -49,6 +49,11 @@ impl Walk<'_> {
     /// A unicast address.
     pub(super) fn address(&mut self, field: &Field<'_>) -> Option<Ipv4Addr> {
         let text = self.text(field)?;
+        self.address_of(field, text)
+    }
+
+    /// A unicast address that is `text`, a part of the field.
+    pub(super) fn address_of(&mut self, field: &Field<'_>, text: &str) -> Option<Ipv4Addr> {
         let Ok(address) = text.parse::<Ipv4Addr>() else {
             let (rule, message) = if text.parse::<Ipv6Addr>().is_ok() {
                 ("not-in-this-build", IPV6)

@@ -1,10 +1,9 @@
 //! One `[[service]]`.
 
-use std::net::Ipv4Addr;
 use std::time::Duration;
 
 use super::limits;
-use super::pair::{Check, Hairpin, Mode, Protocol, Scheduler, ServerConfig, ServiceConfig};
+use super::pair::{Check, Hairpin, Mode, Protocol, Scheduler, ServerConfig, ServiceConfig, SnatSource};
 use super::port_range::PortRange;
 use super::walk::{Field, Keys, Table, Walk};
 
@@ -77,22 +76,19 @@ pub(super) fn service(walk: &mut Walk<'_>, field: &Field<'_>) -> Option<(Service
         ];
         walk.choice(field, &schedulers, &later)
     });
-    let snat: Vec<Ipv4Addr> = walk.or(&table, "snat", vip.into_iter().collect(), |walk, field| {
-        walk.list(field, limits::SNAT_PER_SERVICE, Walk::address)
-    });
     let default_range = PortRange::new(DEFAULT_SNAT_PORTS.0, DEFAULT_SNAT_PORTS.1).expect("a range");
-    let snat_ports = walk.or(&table, "snat_ports", default_range, |walk, field| {
+    let ports_of_all = walk.or(&table, "snat_ports", default_range, |walk, field| {
         let range = walk.port_range(field)?;
-        if range.count() < 2 {
-            walk.error(
-                field,
-                "range",
-                "each node needs a port of its own",
-                "write a range of two ports or more",
-            );
-            return None;
-        }
-        Some(range)
+        both_nodes_have_a_port(walk, field, range)
+    });
+    let from_vip = vip.map(|address| SnatSource {
+        address,
+        ports: ports_of_all,
+    });
+    let snat: Vec<SnatSource> = walk.or(&table, "snat", from_vip.into_iter().collect(), |walk, field| {
+        walk.list(field, limits::SNAT_PER_SERVICE, |walk, field| {
+            snat(walk, field, ports_of_all)
+        })
     });
     let default_idle = if protocol == Some(Protocol::Udp) {
         DEFAULT_UDP_IDLE
@@ -114,7 +110,6 @@ pub(super) fn service(walk: &mut Walk<'_>, field: &Field<'_>) -> Option<(Service
         hairpin,
         scheduler,
         snat,
-        snat_ports,
         idle_timeout,
         check,
         servers,
@@ -137,6 +132,42 @@ fn ports(walk: &mut Walk<'_>, field: &Field<'_>) -> Option<Vec<PortRange>> {
         );
     }
     Some(ports).filter(|ports| !ports.is_empty())
+}
+
+/// `"192.168.100.100"`, with all the service's SNAT ports, or `"192.168.100.100:20000-29999"`.
+fn snat(walk: &mut Walk<'_>, field: &Field<'_>, all: PortRange) -> Option<SnatSource> {
+    let text = walk.text(field)?;
+    // Two colons or more: an address of the other family.
+    let split = text.split_once(':').filter(|(_, ports)| !ports.contains(':'));
+    let Some((address, ports)) = split else {
+        let address = walk.address(field)?;
+        return Some(SnatSource { address, ports: all });
+    };
+    let address = walk.address_of(field, address)?;
+    let Ok(range) = ports.parse::<PortRange>() else {
+        walk.error(
+            field,
+            "port",
+            "no range of ports behind the colon",
+            "write for example \"192.168.100.100:20000-29999\"",
+        );
+        return None;
+    };
+    let ports = both_nodes_have_a_port(walk, field, range)?;
+    Some(SnatSource { address, ports })
+}
+
+fn both_nodes_have_a_port(walk: &mut Walk<'_>, field: &Field<'_>, range: PortRange) -> Option<PortRange> {
+    if range.count() < 2 {
+        walk.error(
+            field,
+            "range",
+            "each node needs a port of its own",
+            "write a range of two ports or more",
+        );
+        return None;
+    }
+    Some(range)
 }
 
 fn mode(walk: &mut Walk<'_>, field: &Field<'_>) -> Option<Mode> {

@@ -158,8 +158,8 @@ service = [
         (Duration::from_mins(15), Duration::from_mins(2))
     );
     assert_eq!(
-        (&t.snat, t.snat_ports.to_string()),
-        (&vec![t.vip], "32768-65535".to_owned())
+        (t.snat.len(), t.snat[0].address, t.snat[0].ports.to_string()),
+        (1, t.vip, "32768-65535".to_owned())
     );
     assert_eq!(
         (t.servers[0].weight, t.servers[0].port, t.leg.as_deref()),
@@ -193,6 +193,41 @@ service = [
     );
     assert_eq!(small.limits.half_open, 2000, "never more than the flows");
     assert!(small.gateways[0].transit);
+}
+
+#[test]
+fn a_snat_source_has_a_range_of_its_own_or_that_of_the_service() {
+    let with = |snat: &str| {
+        let service = format!("ports = [80]\nsnat_ports = \"40000-49999\"\nsnat = {snat}");
+        let text = PAIR.replacen("ports = [80, 443]", &service, 1);
+        assert_ne!(text, PAIR);
+        parse_pair(Source::new("pair.toml", text)).parsed
+    };
+    let parsed = with(r#"["10.0.0.1", "10.0.0.2:20000-29999"]"#);
+    assert_eq!(parsed.diagnostics, []);
+    let sources: Vec<_> = parsed.config.services[0]
+        .snat
+        .iter()
+        .map(|s| (s.address.to_string(), s.ports.to_string()))
+        .collect();
+    assert_eq!(
+        sources,
+        [
+            ("10.0.0.1".to_owned(), "40000-49999".to_owned()),
+            ("10.0.0.2".to_owned(), "20000-29999".to_owned())
+        ]
+    );
+    for (bad, rule) in [
+        (r#"["10.0.0.1:"]"#, "port"),
+        (r#"["10.0.0.1:0-9"]"#, "port"),
+        (r#"["10.0.0.1:9-8"]"#, "port"),
+        (r#"["10.0.0.1:80"]"#, "range"),
+        (r#"["10.0.0.256:80-90"]"#, "address"),
+        (r#"["nat.example:80-90"]"#, "address"),
+    ] {
+        let found = with(bad).diagnostics;
+        assert!(found.iter().any(|d| d.rule == rule), "{bad}: {found:?}");
+    }
 }
 
 #[test]

@@ -16,46 +16,65 @@ type Sent = (Side, u8, u32, u32);
 struct Flow {
     client: u8,
     server: u8,
-    expected_ack: u32,
+    /// Of (client's, server's) entry.
+    acks: (u32, u32),
 }
 
 impl Flow {
     const NEW: Self = Self {
         client: seen::OPENED,
         server: 0,
-        expected_ack: 0,
+        acks: (0, 0),
     };
 
     fn sees(&mut self, from: Side, flags: u8, seq: u32, ack: u32) -> State {
         let reply = from == Server;
-        let (own, other) = if reply {
-            (self.server, self.client)
+        let (own, other, expected_ack, acknowledged) = if reply {
+            (self.server, self.client, self.acks.1, self.acks.0)
         } else {
-            (self.client, self.server)
+            (self.client, self.server, self.acks.0, self.acks.1)
         };
         let before = Knowledge {
             own,
             other,
-            expected_ack: self.expected_ack,
+            expected_ack,
         };
-        let after = before.after(reply, Segment { flags, seq, ack });
+        let segment = Segment {
+            flags,
+            seq,
+            ack,
+            believable: is_believable(seq, acknowledged),
+        };
+        let after = before.after(reply, segment);
         (self.client, self.server) = if reply {
             (after.other, after.own)
         } else {
             (after.own, after.other)
         };
-        self.expected_ack = after.expected_ack;
+        if after.expected_ack != before.expected_ack {
+            self.acks = (after.expected_ack, after.expected_ack);
+        }
+        if after.is_confirmed(reply) {
+            if !before.is_confirmed(reply) {
+                self.acks.1 = seq;
+            }
+            let own_ack = if reply { &mut self.acks.1 } else { &mut self.acks.0 };
+            if flags & (RST | SYN | ACK) == ACK {
+                *own_ack = ack;
+            }
+        }
         assert_eq!(after.state(reply), state(TCP, self.client, self.server));
         after.state(reply)
     }
 }
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "one table")]
 fn each_exchange_leads_to_its_state() {
     const SA: u8 = SYN | ACK;
     const FA: u8 = FIN | ACK;
     let handshake = [(Client, SYN, 1, 0), (Server, SA, 100, 2), (Client, ACK, 2, 101)];
-    let cases: [(&str, &[Sent], State); 14] = [
+    let cases: [(&str, &[Sent], State); 18] = [
         ("nothing but the SYN", &[], State::HalfOpen),
         (
             "a blind ACK does not promote",
@@ -85,7 +104,7 @@ fn each_exchange_leads_to_its_state() {
             State::Established,
         ),
         (
-            "until the server takes it for a new connection",
+            "nor does a SYN-ACK after it, so that a forged one takes no time from the connection",
             &[
                 handshake[0],
                 handshake[1],
@@ -93,7 +112,50 @@ fn each_exchange_leads_to_its_state() {
                 (Client, SYN, 900, 0),
                 (Server, SA, 5_000, 901),
             ],
-            State::HalfOpen,
+            State::Established,
+        ),
+        (
+            "a SYN-ACK after a believed RST: the server has begun anew",
+            &[
+                handshake[0],
+                handshake[1],
+                handshake[2],
+                (Client, RST, 2, 0),
+                (Client, SYN, 900, 0),
+                (Server, SA, 5_000, 901),
+            ],
+            State::Established,
+        ),
+        (
+            "a blind RST of the client",
+            &[
+                handshake[0],
+                handshake[1],
+                handshake[2],
+                (Client, RST, 900_000, 0),
+            ],
+            State::Established,
+        ),
+        (
+            "a blind RST of the server",
+            &[
+                handshake[0],
+                handshake[1],
+                handshake[2],
+                (Server, RST, 900_000, 0),
+            ],
+            State::Established,
+        ),
+        (
+            "a blind ACK of the client brings its own RST no nearer",
+            &[
+                handshake[0],
+                handshake[1],
+                handshake[2],
+                (Client, ACK, 900_000, 77),
+                (Client, RST, 900_000, 0),
+            ],
+            State::Established,
         ),
         (
             "one FIN is a half-close",

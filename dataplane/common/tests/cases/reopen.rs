@@ -72,7 +72,6 @@ fn syn_after_the_clients_rst<E: Engine>(e: &mut E) {
     client_resets(e, &talk, source);
     talk.client_sends(e, source, Body::Tcp("S", 70_000, 0));
     talk.server_sends(e, source, Body::Tcp("SA", 80_000, 70_001));
-    assert_eq!(e.half_open(), 1, "the server has begun anew");
     talk.client_sends(e, source, Body::Tcp("A", 70_001, 80_001));
     assert!(e.entries().iter().all(|x| x.state() == State::Established));
     assert_eq!((e.entries().len(), e.half_open()), (2, 0));
@@ -135,8 +134,50 @@ fn syn_on_established<E: Engine>(e: &mut E) {
         "a challenge ACK changes nothing"
     );
     talk.server_sends(e, source, Body::Tcp("SA", 5_000, 901));
-    assert_eq!(e.half_open(), 1, "the server has begun anew");
+    assert_eq!(e.half_open(), 0, "it is a connection, old or new");
     talk.client_sends(e, source, Body::Tcp("A", 901, 5_001));
+    assert_eq!(e.half_open(), 0);
+}
+
+/// Knows addresses and ports, guesses numbers: the connection keeps its long time-out.
+fn blind_strangers<E: Engine>(e: &mut E) {
+    let talk = outside();
+    let source = talk.handshake(e, 1, 2);
+    talk.client_sends(e, source, Body::Tcp("A", 2, 3));
+    talk.server_sends(e, source, Body::Tcp("A", 3, 200));
+    let established = |e: &E| e.entries().iter().all(|x| x.state() == State::Established);
+    for (seq, ack) in [(1_000_000, 7), (3_000_000_000, 0), (100_000, 9)] {
+        for flags in ["R", "RA", "S", "FA", "A", "SA", "R"] {
+            talk.client_sends(e, source, Body::Tcp(flags, seq, ack));
+            assert!(established(e), "{flags} {seq} of the client");
+        }
+    }
+    assert_eq!(e.counter(Counter::RstDoubted), 9);
+    for flags in ["R", "RA", "SA", "A", "R"] {
+        talk.server_sends(e, source, Body::Tcp(flags, 1_000_000, 200));
+        assert!(established(e), "{flags} of the server");
+    }
+    assert_eq!(e.counter(Counter::RstDoubted), 12);
+    assert_eq!((e.entries().len(), e.half_open()), (2, 0));
+    talk.client_sends(e, source, Body::Tcp("R", 200, 0));
+    assert!(
+        e.entries().iter().all(|x| x.state() == State::Closing),
+        "its own is believed"
+    );
+}
+
+/// Strangers meet a half-open flow: none makes it established.
+fn blind_strangers_half_open<E: Engine>(e: &mut E) {
+    let talk = outside();
+    let source = talk.syn(e, 1);
+    for (flags, seq, ack) in [("A", 2, 3), ("A", 2, 0), ("FA", 2, 0), ("A", 2, u32::MAX)] {
+        talk.client_sends(e, source, Body::Tcp(flags, seq, ack));
+    }
+    talk.server_sends(e, source, Body::Tcp("SA", 100, 2));
+    talk.client_sends(e, source, Body::Tcp("A", 2, 100));
+    assert_eq!(e.half_open(), 1);
+    assert!(e.entries().iter().all(|x| x.state() == State::HalfOpen));
+    talk.client_sends(e, source, Body::Tcp("A", 2, 101));
     assert_eq!(e.half_open(), 0);
 }
 
@@ -235,6 +276,21 @@ pub fn cases<E: Engine>() -> Vec<Case<E>> {
             "a refused SYN is over and the next may go elsewhere",
             two_servers,
             refused_by_server,
+        ),
+        case(
+            "blind segments take no time from a connection",
+            two_servers,
+            blind_strangers,
+        ),
+        case(
+            "blind segments take no time from a connection, dnat",
+            two_servers_dnat,
+            blind_strangers,
+        ),
+        case(
+            "blind segments promote no half-open flow",
+            two_servers,
+            blind_strangers_half_open,
         ),
         case("RST never deletes", two_servers, after_service_is_gone),
         case(

@@ -55,8 +55,8 @@ fn owned(pair: &PairConfig, leg_of: impl Fn(Ipv4Addr) -> u8) -> Vec<OwnedAddress
     }
     for service in &pair.services {
         kinds.entry(service.vip).or_default().service = true;
-        for address in service.snat.iter().filter(|_| service.translates_source()) {
-            kinds.entry(*address).or_default().snat = true;
+        for source in service.snat.iter().filter(|_| service.translates_source()) {
+            kinds.entry(source.address).or_default().snat = true;
         }
     }
     let address = |(addr, kinds)| OwnedAddress {
@@ -71,8 +71,9 @@ fn owned(pair: &PairConfig, leg_of: impl Fn(Ipv4Addr) -> u8) -> Vec<OwnedAddress
 fn snat_ranges(pair: &PairConfig) -> Vec<SnatRangeSpec> {
     let mut ranges: BTreeMap<Ipv4Addr, SnatRangeSpec> = BTreeMap::new();
     for service in pair.services.iter().filter(|s| s.translates_source()) {
-        let (first, last) = (service.snat_ports.first(), service.snat_ports.last());
-        for addr in service.snat.iter().copied() {
+        for source in &service.snat {
+            let (first, last) = (source.ports.first(), source.ports.last());
+            let addr = source.address;
             let range = ranges.entry(addr).or_insert(SnatRangeSpec { addr, first, last });
             range.first = range.first.min(first);
             range.last = range.last.max(last);
@@ -82,13 +83,10 @@ fn snat_ranges(pair: &PairConfig) -> Vec<SnatRangeSpec> {
 }
 
 fn service(node: NodeId, service: &ServiceConfig, is_up: impl Fn(usize) -> bool) -> ServiceSpec {
-    let half = service
-        .snat_ports
-        .half(node)
-        .filter(|_| service.translates_source());
-    let pool = |&addr| {
-        half.map(|half| SnatPoolSpec {
-            addr,
+    let sources = service.snat.iter().filter(|_| service.translates_source());
+    let pool = |source: &config::SnatSource| {
+        source.ports.half(node).map(|half| SnatPoolSpec {
+            addr: source.address,
             first: half.first(),
             last: half.last(),
         })
@@ -115,7 +113,7 @@ fn service(node: NodeId, service: &ServiceConfig, is_up: impl Fn(usize) -> bool)
             config::Hairpin::Listed(prefixes) => Hairpin::Listed(prefixes.clone()),
         },
         group: GroupId::FIRST,
-        snat: service.snat.iter().filter_map(pool).collect(),
+        snat: sources.filter_map(pool).collect(),
         idle_timeout: service.idle_timeout,
         servers: service
             .servers

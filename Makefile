@@ -47,8 +47,9 @@ vm: ## Tests on Debian's kernel 6.1 in a VM
 doc: bpf ## API documentation
 	@$(CARGO) doc --locked --no-deps --document-private-items
 
-deb: build ## Debian packages
-	@echo "make deb: packages are not built yet (see docs/design.md, what is not there yet)" >&2; exit 2
+deb: build ## Debian package of the node; prints its path
+	@xtask/setup.sh deb
+	@xtask/deb.sh
 
 ci: ## What CI runs
 	@.ci/run

@@ -1,9 +1,12 @@
 #!/bin/bash
 # Brings a Debian 12 machine to the state `make demo` and `make test` need. Idempotent; called by them.
+#   setup.sh          what building and the lab need
+#   setup.sh deb      what `make deb` needs beside that
 # Installs by apt only, simulates first, starts and enables no daemon, and removes nothing.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 stop() { echo "make setup: $*" >&2; exit 2; }
+step=${1:-base}
 
 [ "$(id -u)" = 0 ] || stop "needs root (network namespaces, BPF, apt-get); run it as root."
 command -v apt-get >/dev/null || stop "needs apt-get: only Debian 12 and later are supported."
@@ -12,9 +15,14 @@ unshare --net true 2>/dev/null || stop "this machine cannot make a network names
 BUILD="rustc-web cargo-web libstd-rust-web-dev-bpf gcc libc6-dev make pkg-config llvm-22-dev ca-certificates git"
 LAB="iproute2 iputils-ping iputils-arping procps ethtool bpftool tcpdump nftables curl iperf3 nginx-light keepalived conntrackd conntrack ucarp frr"
 UNITS="nginx.service keepalived.service conntrackd.service frr.service ucarp.service"
+case $step in
+  base) wanted="$BUILD $LAB" ;;
+  deb) wanted="$BUILD binutils dpkg" ;;
+  *) stop "no step of the name $step; there are base and deb" ;;
+esac
 
 missing=""
-for p in $BUILD $LAB; do
+for p in $wanted; do
   [ "$(dpkg-query -W -f='${db:Status-Abbrev}' "$p" 2>/dev/null | cut -c1-2)" = ii ] || missing="$missing $p"
 done
 
@@ -47,12 +55,19 @@ if [ -n "$missing" ]; then
   unmask; trap - EXIT
 fi
 
-linker=target/tools/bin/bpf-linker
-if ! "$linker" --version >/dev/null 2>&1; then
-  echo "setup: building bpf-linker (about 90 s)"
+# A tool from its sources, into target/tools: tool NAME VERSION SECONDS FLAGS…
+tool() {
+  local name=$1 version=$2 seconds=$3
+  shift 3
+  "target/tools/bin/$name" --version >/dev/null 2>&1 && return
+  echo "setup: building $name (about $seconds s)"
   mkdir -p target/tools
   PATH="$(xtask/cargo.sh --bindir):/usr/lib/llvm-22/bin:$PATH" LLVM_SYS_221_PREFIX=/usr/lib/llvm-22 CARGO_TARGET_DIR=target/tools/build \
-    "$(xtask/cargo.sh --path)" install -q bpf-linker --version '^0.13' --locked --no-default-features --features llvm-22 --root target/tools \
-    || stop "bpf-linker could not be built; see the messages above."
+    "$(xtask/cargo.sh --path)" install -q "$name" --version "$version" --locked --no-default-features "$@" --root target/tools \
+    || stop "$name could not be built; see the messages above."
   rm -rf target/tools/build
-fi
+}
+case $step in
+  base) tool bpf-linker '^0.13' 90 --features llvm-22 ;;
+  deb) tool cargo-deb '^3.8' 60 ;;
+esac

@@ -13,9 +13,10 @@ use onearm_ha::membership::Membership;
 use onearm_ha::process::{HaState, ToMain};
 use onearm_netcfg::Event as KernelEvent;
 use onearm_types::GroupId;
+use sd_notify::NotifyState;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, watch};
-use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
+use tokio::time::{Instant, Interval, MissedTickBehavior, interval, sleep_until};
 
 use crate::control::{NodeState, Severity};
 
@@ -73,6 +74,7 @@ pub(crate) async fn run(
     reclaim.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut gates = interval(GATES);
     gates.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut watchdog = watchdog();
     let mut running = Running {
         node,
         lease,
@@ -87,9 +89,7 @@ pub(crate) async fn run(
         terms: 0,
     };
     running.settle().await;
-    if let Err(error) = sd_notify::notify(false, &[sd_notify::NotifyState::Ready]) {
-        tracing::debug!(%error, "systemd could not be told");
-    }
+    tell_systemd(NotifyState::Ready);
     tracing::info!("ready");
     loop {
         // Every branch is cancel-safe: each waits on a channel, signal, descriptor or clock that loses nothing when dropped.
@@ -135,12 +135,32 @@ pub(crate) async fn run(
                 }
             }
             _ = gates.tick() => running.node.restore_gates().await,
+            () = tick(&mut watchdog) => tell_systemd(NotifyState::Watchdog),
         }
     }
-    if let Err(error) = sd_notify::notify(false, &[sd_notify::NotifyState::Stopping]) {
+    tell_systemd(NotifyState::Stopping);
+    running.stop().await
+}
+
+fn tell_systemd(state: NotifyState<'_>) {
+    if let Err(error) = sd_notify::notify(false, &[state]) {
         tracing::debug!(%error, "systemd could not be told");
     }
-    running.stop().await
+}
+
+/// Half of systemd's patience (`WatchdogSec=`), where it wants signs of life.
+fn watchdog() -> Option<Interval> {
+    let mut patience_us = 0;
+    sd_notify::watchdog_enabled(false, &mut patience_us)
+        .then(|| Duration::from_micros(patience_us / 2).max(Duration::from_millis(1)))
+        .map(interval)
+}
+
+async fn tick(clock: &mut Option<Interval>) {
+    match clock {
+        Some(clock) => drop(clock.tick().await),
+        None => pending().await,
+    }
 }
 
 async fn news(ha: &mut Option<(HaLink, mpsc::Receiver<News>)>) -> News {

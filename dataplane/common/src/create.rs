@@ -7,13 +7,13 @@ use crate::{
     flow::{State, seen},
     maps::{Node, SnatPool, proto},
     phase::Phase,
-    table::{self, Geometry, NotInserted},
+    table::{self, Found, NotInserted},
     tables::{Tables, discard, geometry, report, tick},
     work::{Step, Work},
 };
 
-/// Source ports tried for one flow, the client's own included.
-pub const PORTS_TRIED: u32 = 65;
+/// Source ports guessed for one flow, the client's own included; then all are searched.
+pub const PORTS_GUESSED: u32 = 17;
 /// Tried in one run of the program; the next run goes on.
 const PORTS_A_RUN: u32 = 4;
 /// Runs spent on waiting for a lock, [`table::LOCK_TRIES`] each: some ten microseconds in all. Who holds one longer has lost
@@ -45,13 +45,13 @@ pub fn create<T: Tables>(work: &mut Work, tables: &T) -> Step {
     let owner = tables.lock_owner();
     for _ in 0..PORTS_A_RUN {
         let willing = work.attempt >= PORTS_A_RUN && work.resting_score == u32::MAX;
-        if (willing || work.attempt >= PORTS_TRIED) && work.resting_incarnation != 0 && work.reusing == 0 {
+        if willing && work.reusing == 0 && work.chosen == 0 {
             return reuse(work);
         }
-        if work.attempt >= PORTS_TRIED {
-            return refuse(work, tables, kind::NO_PORT, Counter::NoPort);
+        if work.attempt >= PORTS_GUESSED && work.chosen == 0 {
+            return Step::Next(Phase::Search);
         }
-        if !set_source(work, tables, node) {
+        if work.chosen == 0 && !set_source(work, tables, node) {
             return refuse(work, tables, kind::NO_PORT, Counter::NoSnatSource);
         }
         match table::reserve_reply(tables, &geometry, owner, &work.reply) {
@@ -67,7 +67,14 @@ pub fn create<T: Tables>(work: &mut Work, tables: &T) -> Step {
             Err(NotInserted::Full) => return no_room(work, tables),
             Err(NotInserted::Contended) => return contended(work, tables),
             Err(NotInserted::ReplyTaken | NotInserted::ForwardExists) => {
-                note_resting(work, tables, &geometry);
+                if work.chosen != 0 {
+                    // Somebody was faster.
+                    work.chosen = 0;
+                    return Step::Next(Phase::Search);
+                }
+                if let Some(found) = table::find(tables, &geometry, &work.reply.key()) {
+                    note_resting(work, tables, &found);
+                }
                 work.attempt += 1;
             }
         }
@@ -78,10 +85,7 @@ pub fn create<T: Tables>(work: &mut Work, tables: &T) -> Step {
 /// A port rests after its connection was closed, but only if the server closed first: it alone keeps TIME-WAIT. Remembers
 /// the best closed flow met so far.
 #[inline(always)]
-fn note_resting<T: Tables>(work: &mut Work, tables: &T, geometry: &Geometry) {
-    let Some(found) = table::find(tables, geometry, &work.reply.key()) else {
-        return;
-    };
+pub fn note_resting<T: Tables>(work: &mut Work, tables: &T, found: &Found) {
     let entry = found.entry();
     if entry.state() != State::Closing {
         return;
@@ -96,43 +100,53 @@ fn note_resting<T: Tables>(work: &mut Work, tables: &T, geometry: &Geometry) {
         work.resting_score = score;
         work.resting_at = found.at;
         work.resting_incarnation = found.incarnation;
-        work.resting_attempt = work.attempt;
+        work.resting_addr = work.reply.daddr;
+        work.resting_port = work.reply.dport;
     }
 }
 
 /// Replaces the closed flow that was remembered, once.
 #[inline(always)]
-const fn reuse(work: &mut Work) -> Step {
+pub const fn reuse(work: &mut Work) -> Step {
     work.reusing = 1;
-    work.attempt = work.resting_attempt;
+    work.chosen = 1;
+    work.reply.daddr = work.resting_addr;
+    work.reply.dport = work.resting_port;
+    work.forward.new_saddr = work.resting_addr;
+    work.forward.new_sport = work.resting_port;
     work.old_at = work.resting_at;
     work.old_incarnation = work.resting_incarnation;
     Step::Next(Phase::Evict)
 }
 
+/// A source by turn; without sources the client's address.
+#[inline(always)]
+pub fn pool<T: Tables>(work: &Work, tables: &T, turn: u32) -> Option<SnatPool> {
+    if work.pools == 0 {
+        let (first, last) = ANY_PORT;
+        return Some(SnatPool {
+            addr: work.forward.saddr,
+            first,
+            last,
+        });
+    }
+    let index = turn.checked_rem(work.pools).unwrap_or(0);
+    let pool = tables.snat_pool(work.arrival.slot, work.pool_base.wrapping_add(index))?;
+    (pool.last >= pool.first).then_some(pool)
+}
+
 /// Writes the source of this attempt into both entries.
 #[inline(always)]
 fn set_source<T: Tables>(work: &mut Work, tables: &T, node: &Node) -> bool {
-    let client = work.forward.saddr;
     let own = u16::from_be(work.forward.sport);
-    let pool = if work.pools == 0 {
-        let (first, last) = if work.attempt == 0 { (own, own) } else { ANY_PORT };
-        SnatPool {
-            addr: client,
-            first,
-            last,
-        }
-    } else {
-        // A client keeps its source address while ports last.
-        let turn = (client.swap_bytes()).wrapping_add(work.attempt);
-        let index = work
-            .pool_base
-            .wrapping_add(turn.checked_rem(work.pools).unwrap_or(0));
-        match tables.snat_pool(work.arrival.slot, index) {
-            Some(pool) if pool.last >= pool.first => pool,
-            _ => return false,
-        }
+    // A client keeps its source address while ports last.
+    let turn = work.forward.saddr.swap_bytes().wrapping_add(work.attempt);
+    let Some(mut pool) = pool(work, tables, turn) else {
+        return false;
     };
+    if work.pools == 0 && work.attempt == 0 {
+        (pool.first, pool.last) = (own, own);
+    }
     let seed = work.seed.wrapping_add(node.snat_shift as u32);
     let port = candidate(&pool, own, seed, work.attempt).to_be();
     work.forward.new_saddr = pool.addr;
@@ -204,7 +218,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_candidate_lies_in_this_nodes_half(first: u16, len: u16, own: u16, seed: u32, attempt in 0..PORTS_TRIED) {
+        fn every_candidate_lies_in_this_nodes_half(first: u16, len: u16, own: u16, seed: u32, attempt in 0..PORTS_GUESSED) {
             let pool = SnatPool { addr: 1, first, last: first.saturating_add(len) };
             let port = candidate(&pool, own, seed, attempt);
             prop_assert!(port >= pool.first && port <= pool.last);
@@ -216,8 +230,8 @@ mod tests {
         #[test]
         fn candidates_of_one_search_hardly_repeat(seed: u32) {
             let pool = SnatPool { addr: 1, first: 1_024, last: 33_279 };
-            let ports: std::collections::HashSet<u16> = (1..PORTS_TRIED).map(|a| candidate(&pool, 0, seed, a)).collect();
-            prop_assert!(ports.len() >= 63);
+            let ports: std::collections::HashSet<u16> = (1..PORTS_GUESSED).map(|a| candidate(&pool, 0, seed, a)).collect();
+            prop_assert!(ports.len() >= 15);
         }
     }
 }

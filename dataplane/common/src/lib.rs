@@ -5,7 +5,7 @@
 //! |---|---|
 //! | frame in, flow? | [`receive`], [`arp`], [`established`] with [`tcp`] |
 //! | no flow | [`miss`], [`transit`], [`relay`], [`answer`] with [`refusal`] |
-//! | new flow | [`schedule`], [`evict`], [`create`] |
+//! | new flow | [`schedule`], [`evict`], [`create`], [`search`] |
 //! | frame out | [`transmit`], [`egress`] |
 //! | what it stands on | [`packet`], [`wire`], [`checksum`], [`hash`], [`table`], [`flow`], [`tables`], [`work`], [`phase`] |
 //! | measuring | [`mod@bench`] |
@@ -46,6 +46,7 @@ pub mod receive;
 pub mod refusal;
 pub mod relay;
 pub mod schedule;
+pub mod search;
 pub mod table;
 pub mod tables;
 pub mod tcp;

@@ -32,10 +32,12 @@ pub enum Phase {
     Transit = 7,
     /// Without a lease: on to the Active, or nowhere.
     Relay = 8,
+    /// New flow: look at every source port.
+    Search = 9,
 }
 
 /// What the loader must put into `PHASES`: (index, name of the XDP program).
-pub const PHASES: [(Phase, &str); 9] = [
+pub const PHASES: [(Phase, &str); 10] = [
     (Phase::Arp, "onearm_arp"),
     (Phase::Miss, "onearm_miss"),
     (Phase::Schedule, "onearm_schedule"),
@@ -45,4 +47,5 @@ pub const PHASES: [(Phase, &str); 9] = [
     (Phase::Answer, "onearm_answer"),
     (Phase::Transit, "onearm_transit"),
     (Phase::Relay, "onearm_relay"),
+    (Phase::Search, "onearm_search"),
 ];

@@ -37,6 +37,7 @@ pub fn hand_over_with<T: Tables>(
         work.evicted = 0;
         work.waited = 0;
         work.reusing = 0;
+        work.chosen = 0;
         more(work);
     });
     if left {

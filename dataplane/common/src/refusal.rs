@@ -1,7 +1,7 @@
 //! Rate limits of what the program sends unasked: refusals and time-exceeded messages.
 //!
 //! Map `REFUSALS` is an array of [`Meter`]: [`REFUSALS_ALL`], [`TIME_EXCEEDED_ALL`], then [`SOURCE_SLOTS`] slots for the
-//! /24 networks of sources, by hash.
+//! /24 networks of sources, by hash, then those of the exact search for ports ([`crate::search`]).
 
 /// Generic cell rate: the time at which the meter will be empty again, CLOCK_MONOTONIC ns.
 #[repr(C)]
@@ -19,8 +19,14 @@ pub const TIME_EXCEEDED_ALL: u32 = 1;
 pub const SOURCE_BASE: u32 = 2;
 /// Meters of source networks; a power of two.
 pub const SOURCE_SLOTS: u32 = 4_096;
+/// Index of the meter of all searches for a port.
+pub const SEARCH_ALL: u32 = SOURCE_BASE + SOURCE_SLOTS;
+/// Index of the first meter of the searches for one server.
+pub const SEARCH_BASE: u32 = SEARCH_ALL + 1;
+/// Meters of servers, by index; a power of two.
+pub const SEARCH_SLOTS: u32 = 1_024;
 /// Entries of the map.
-pub const METERS: u32 = SOURCE_BASE + SOURCE_SLOTS;
+pub const METERS: u32 = SEARCH_BASE + SEARCH_SLOTS;
 
 /// A rate with a burst.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -8,6 +8,7 @@ use crate::{
     hash,
     maps::{Server, Service, hairpin, mode, proto, scheduler, server},
     phase::Phase,
+    search::Search,
     tables::{Tables, discard, half_open_full, report, tick},
     work::{Step, Work},
 };
@@ -66,6 +67,7 @@ pub fn schedule<T: Tables>(work: &mut Work, tables: &T) -> Step {
     work.pools = if both { u32::from(service.snat_len) } else { 0 };
     work.pool_base = u32::from(service.snat_base);
     work.attempt = 0;
+    work.search = Search::default();
     work.resting_incarnation = 0;
     work.resting_score = 0;
     work.seed = tables.random();

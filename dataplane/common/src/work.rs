@@ -2,8 +2,9 @@
 
 use crate::{
     flow::{FlowEntry4, FlowKey4},
-    maps::{Addr4, Leg, Mac},
+    maps::{Addr4, Leg, Mac, Port},
     phase::Phase,
+    search::Search,
 };
 
 /// What to do with the packet.
@@ -102,14 +103,20 @@ pub struct Work {
     pub resting_incarnation: u64,
     /// Its location.
     pub resting_at: u32,
-    /// The attempt that met it.
-    pub resting_attempt: u32,
+    /// Its source address.
+    pub resting_addr: Addr4,
+    /// Its source port.
+    pub resting_port: Port,
+    /// Explicit padding, zero.
+    pub _pad_resting: u16,
     /// How willingly it gives way: its age in ticks, or `u32::MAX` if its port need not rest.
     pub resting_score: u32,
-    /// Source ports tried.
+    /// Source ports guessed.
     pub attempt: u32,
     /// Start of the pseudo-random search.
     pub seed: u32,
+    /// The exact search.
+    pub search: Search,
     /// Source of the answer; 0 = the packet's destination.
     pub answer_from: Addr4,
     /// Value of [`Answer`].
@@ -123,8 +130,10 @@ pub struct Work {
     pub waited: u8,
     /// 1 = the old flow goes for its source port.
     pub reusing: u8,
+    /// 1 = the source port is chosen.
+    pub chosen: u8,
     /// Explicit padding, zero.
-    pub _pad: [u8; 6],
+    pub _pad: [u8; 5],
     /// The new flow.
     pub forward: FlowEntry4,
     /// The new flow.

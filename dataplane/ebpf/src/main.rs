@@ -27,6 +27,7 @@ use onearm_dataplane_common::{
     receive::receive,
     relay::relay,
     schedule::schedule,
+    search,
     transit::transit,
     work::{Step, Work},
 };
@@ -94,6 +95,16 @@ pub fn onearm_evict(ctx: XdpContext) -> u32 {
 #[xdp(frags)]
 pub fn onearm_create(ctx: XdpContext) -> u32 {
     phase(ctx, |_, work, kernel| create(work, kernel))
+}
+
+/// See `Phase::Search`.
+#[xdp(frags)]
+pub fn onearm_search(ctx: XdpContext) -> u32 {
+    let Some(work) = maps::work() else {
+        return xdp_action::XDP_DROP;
+    };
+    maps::repeat(search::begin(work, &Kernel));
+    phase(ctx, |_, work, kernel| search::end(work, kernel))
 }
 
 /// See `Phase::Forward`.

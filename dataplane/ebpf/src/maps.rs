@@ -2,11 +2,12 @@
 
 use aya_ebpf::{
     bindings::xdp_action,
-    helpers::{bpf_get_prandom_u32, bpf_get_smp_processor_id, bpf_ktime_get_ns},
+    helpers::{bpf_get_prandom_u32, bpf_get_smp_processor_id, bpf_ktime_get_ns, bpf_loop},
     macros::map,
     maps::{Array, DevMap, HashMap, LpmTrie, LruHashMap, PerCpuArray, ProgramArray, RingBuf, lpm_trie::Key},
     programs::XdpContext,
 };
+use core::ffi::c_void;
 use core::intrinsics::{AtomicOrdering::SeqCst, atomic_cxchg, atomic_xadd};
 use onearm_dataplane_common::{
     counter::{COUNTERS as COUNTER_TABLE, Counter},
@@ -21,6 +22,7 @@ use onearm_dataplane_common::{
     },
     phase::{PHASES as PHASE_TABLE, Phase},
     refusal::{METERS, Meter, Rate},
+    search,
     table::FlowMemory,
     tables::Tables,
     work::Work,
@@ -130,6 +132,23 @@ pub fn go_on(ctx: &XdpContext, phase: Phase) -> u32 {
     unsafe { PHASES.tail_call(ctx, phase as u32) };
     Kernel.count(Counter::Internal);
     xdp_action::XDP_DROP
+}
+
+/// Looks at so many source ports, or until one is free.
+#[inline(always)]
+pub fn repeat(times: u32) {
+    if times != 0 {
+        // SAFETY: the function has the signature the helper asks for and needs no context.
+        unsafe { bpf_loop(times, look as *mut c_void, core::ptr::null_mut(), 0) };
+    }
+}
+
+#[inline(never)]
+unsafe extern "C" fn look(index: u64, _context: *mut c_void) -> i64 {
+    match work() {
+        Some(work) => i64::from(search::look(work, &Kernel, index as u32)) & 1,
+        None => 1,
+    }
 }
 
 /// The maps of this kernel.

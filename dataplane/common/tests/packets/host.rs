@@ -25,6 +25,7 @@ use onearm_dataplane_common::{
     refusal::{METERS, Meter, Rate},
     relay::relay,
     schedule::schedule,
+    search,
     table::FlowMemory,
     tables::Tables,
     transit::transit,
@@ -159,6 +160,11 @@ impl Host {
             Phase::Answer => answer(frame, &mut work, self),
             Phase::Transit => transit(frame, &mut work, self),
             Phase::Relay => relay(frame, &work, self),
+            Phase::Search => {
+                let times = search::begin(&mut work, self);
+                let _found = (0..times).any(|n| search::look(&mut work, self, n));
+                search::end(&mut work, self)
+            }
         };
         *self.work.borrow_mut() = work;
         step

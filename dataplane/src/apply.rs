@@ -4,7 +4,7 @@ mod sink;
 
 use std::collections::BTreeMap;
 
-use onearm_dataplane_common::maps::{self, Server, Service, SnatPool};
+use onearm_dataplane_common::maps::{self, Limits, Server, Service, SnatPool};
 
 use crate::error::{Error, Result};
 use crate::next_hops::{self, Mirror};
@@ -26,6 +26,7 @@ pub(crate) trait Sink: next_hops::Sink {
     fn set_service(&mut self, slot: u32, index: u32, service: &Service) -> Result<()>;
     /// One 8-byte store of `Service::table`.
     fn set_service_table(&mut self, slot: u32, index: u32, table: u64);
+    fn set_limits(&mut self, slot: u32, index: u32, limits: &Limits) -> Result<()>;
     fn set_pool(&mut self, slot: u32, index: u32, pool: SnatPool) -> Result<()>;
     fn write_schedule(&mut self, region: Region, entries: &[u16]);
     fn set_server(&mut self, index: u32, server: &Server);
@@ -164,6 +165,7 @@ fn write(compiled: &Compiled, mirror: &mut Mirror, slots: &mut Slots, sink: &mut
     let Image {
         entries,
         services,
+        limits,
         pools,
         schedules,
     } = &compiled.image;
@@ -183,6 +185,9 @@ fn write(compiled: &Compiled, mirror: &mut Mirror, slots: &mut Slots, sink: &mut
     }
     for (index, pool) in (0..).zip(pools) {
         sink.set_pool(idle, index, *pool)?;
+    }
+    for (index, limits) in limits {
+        sink.set_limits(idle, *index, limits)?;
     }
     for (index, service) in services {
         sink.set_service(idle, *index, service)?;
@@ -223,9 +228,9 @@ pub(crate) fn change(
     for (index, table) in tables {
         sink.set_service_table(slots.in_force, index, table);
     }
-    for (index, up) in servers {
+    for (index, flags) in servers {
         if let Some(server) = slots.servers.get_mut(&index) {
-            server.flags = maps::server::USED | if up { maps::server::UP } else { 0 };
+            server.flags = flags;
             sink.set_server(index, server);
         }
     }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use onearm_dataplane_common::counter::COUNTERS;
-use onearm_dataplane_common::maps::Stats;
+use onearm_dataplane_common::maps::{self, Stats};
 use serde::{Deserialize, Serialize};
 
 use crate::dataplane::Dataplane;
@@ -49,6 +49,42 @@ impl Traffic {
     }
 }
 
+/// New flows of a service that were refused, by reason. They only grow.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Refusals {
+    /// The client is in no allowed prefix, or in a denied one.
+    pub denied: u64,
+    /// `max_connections`.
+    pub max_connections: u64,
+    /// `max_new_per_second`.
+    pub max_new_per_second: u64,
+    /// `max_per_source`.
+    pub max_per_source: u64,
+    /// No live server.
+    pub no_server: u64,
+    /// No free source port.
+    pub no_port: u64,
+    /// Table or half-open budget full.
+    pub table_full: u64,
+    /// Anything else.
+    pub other: u64,
+}
+
+impl Refusals {
+    fn sum(cpus: &[maps::Refusals]) -> Self {
+        cpus.iter().fold(Self::default(), |sum, cpu| Self {
+            denied: sum.denied.wrapping_add(cpu.denied),
+            max_connections: sum.max_connections.wrapping_add(cpu.connections),
+            max_new_per_second: sum.max_new_per_second.wrapping_add(cpu.rate),
+            max_per_source: sum.max_per_source.wrapping_add(cpu.per_source),
+            no_server: sum.no_server.wrapping_add(cpu.no_server),
+            no_port: sum.no_port.wrapping_add(cpu.no_port),
+            table_full: sum.table_full.wrapping_add(cpu.table),
+            other: sum.other.wrapping_add(cpu.other),
+        })
+    }
+}
+
 /// A service with its traffic.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServiceTraffic {
@@ -58,6 +94,10 @@ pub struct ServiceTraffic {
     pub index: u32,
     /// Of the service.
     pub traffic: Traffic,
+    /// Its flows that are not closing.
+    pub open: u64,
+    /// New flows refused, by reason.
+    pub refusals: Refusals,
     /// Of each server, in configured order.
     pub servers: Vec<ServerTraffic>,
 }
@@ -123,6 +163,8 @@ impl Dataplane {
             name: service.spec.name.clone(),
             index: service.index,
             traffic: Traffic::sum(&self.maps.service_stats.values(service.index)?),
+            open: self.flows.open_of(service.index),
+            refusals: Refusals::sum(&self.maps.service_refusals.values(service.index)?),
             servers,
         })
     }

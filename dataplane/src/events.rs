@@ -67,6 +67,18 @@ pub enum Event {
         /// VIP.
         vip: Ipv4Addr,
     },
+    /// Half-open flows give way to new ones: their budget is used up.
+    HalfOpenEvicted {
+        /// Stats index of the service whose flow needed the room.
+        service: u32,
+    },
+    /// New flows are refused: the service's `max_connections` or `max_new_per_second`.
+    LimitReached {
+        /// Stats index of the service.
+        service: u32,
+        /// VIP.
+        vip: Ipv4Addr,
+    },
     /// A kind this version does not know.
     Unknown {
         /// Its number.
@@ -111,6 +123,13 @@ impl Timed {
                 server: addr,
             },
             kind::NO_SERVER => Event::NoServer {
+                service: record.detail,
+                vip: addr,
+            },
+            kind::HALF_OPEN_EVICTED => Event::HalfOpenEvicted {
+                service: record.detail,
+            },
+            kind::LIMIT_REACHED => Event::LimitReached {
                 service: record.detail,
                 vip: addr,
             },
@@ -258,6 +277,14 @@ mod tests {
             (
                 kind::NO_SERVER,
                 Event::NoServer {
+                    service: 9,
+                    vip: addr,
+                },
+            ),
+            (kind::HALF_OPEN_EVICTED, Event::HalfOpenEvicted { service: 9 }),
+            (
+                kind::LIMIT_REACHED,
+                Event::LimitReached {
                     service: 9,
                     vip: addr,
                 },

@@ -8,6 +8,7 @@ pub use expiry::{Expiry, Progress};
 use std::net::{Ipv4Addr, SocketAddrV4};
 
 use onearm_dataplane_common::flow::{FlowEntry4, State, flags, hop, seen};
+use onearm_dataplane_common::limits::source_slots;
 use onearm_dataplane_common::maps::{Node, WAYS, mode, proto};
 use onearm_dataplane_common::table::{self, Geometry};
 use serde::{Deserialize, Serialize};
@@ -28,9 +29,22 @@ const UDP_UNREPLIED_TICKS: u32 = 60 * TICKS_PER_SECOND;
 pub struct FlowTable {
     memory: Memory,
     geometry: Geometry,
-    half_open: Words<u64>,
+    tallies: Tallies,
     half_open_ticks: u32,
     closing_ticks: u32,
+}
+
+/// What the programs count as flows come and go, and user space as it ends them.
+#[derive(Debug)]
+pub(crate) struct Tallies {
+    /// One: half-open flows.
+    pub(crate) half_open: Words<u64>,
+    /// Flows not closing, by stats index of the service.
+    pub(crate) open: Words<u64>,
+    /// Flows not closing, by server index.
+    pub(crate) open_servers: Words<u64>,
+    /// Flows that count towards `max_per_source`, in two rows.
+    pub(crate) sources: Words<u64>,
 }
 
 /// Coarse state of a flow.
@@ -175,14 +189,14 @@ struct Seen {
 }
 
 impl FlowTable {
-    pub(crate) fn new(buckets: Mapping, half_open: Words<u64>, node: &Node) -> Self {
+    pub(crate) fn new(buckets: Mapping, tallies: Tallies, node: &Node) -> Self {
         Self {
             memory: Memory::new(buckets),
             geometry: Geometry {
                 key: node.flow_hash_key,
                 mask: node.flow_bucket_mask,
             },
-            half_open,
+            tallies,
             half_open_ticks: node.half_open_ticks,
             closing_ticks: node.closing_ticks,
         }
@@ -201,7 +215,22 @@ impl FlowTable {
     /// Half-open flows as the programs count them.
     pub fn half_open(&self) -> u64 {
         // A removal may be counted a moment before the flow's making.
-        self.half_open.load(0, 0).cast_signed().max(0).unsigned_abs()
+        self.tallies
+            .half_open
+            .load(0, 0)
+            .cast_signed()
+            .max(0)
+            .unsigned_abs()
+    }
+
+    /// Flows of a service that are not closing, by its stats index, as the programs count them.
+    pub(crate) fn open_of(&self, stats: u32) -> u64 {
+        self.tallies
+            .open
+            .load(stats, 0)
+            .cast_signed()
+            .max(0)
+            .unsigned_abs()
     }
 
     /// Counts all flows; a sweep of the whole table (about 60 ms with a million flows).
@@ -257,11 +286,22 @@ impl FlowTable {
 
     /// Removes one flow by location and incarnation, both directions or neither.
     fn remove(&self, at: u32, incarnation: u64) -> Option<State> {
-        let state = table::remove(&self.memory, &self.geometry, at, incarnation)?;
-        if state == State::HalfOpen {
-            self.half_open.add(0, 0, u64::MAX);
+        let ended = table::remove(&self.memory, &self.geometry, at, incarnation)?;
+        if ended.state == State::HalfOpen {
+            self.tallies.half_open.add(0, 0, u64::MAX);
         }
-        Some(state)
+        if ended.state != State::Closing {
+            self.tallies.open.add(u32::from(ended.stats), 0, u64::MAX);
+            self.tallies
+                .open_servers
+                .add(u32::from(ended.server), 0, u64::MAX);
+        }
+        if let Some(client) = ended.counted {
+            for slot in source_slots(self.geometry.key, u32::from(ended.stats), client) {
+                self.tallies.sources.add(slot, 0, u64::MAX);
+            }
+        }
+        Some(ended.state)
     }
 
     /// Shows every published flow of some buckets once, by its forward entry.

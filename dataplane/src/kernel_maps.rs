@@ -9,11 +9,12 @@ use aya::maps::{Array, DevMap, HashMap, Map, MapData, MapError, PerCpuArray, Rin
 use aya::{Ebpf, Pod};
 use onearm_dataplane_common::flow::Bucket4;
 use onearm_dataplane_common::maps::{
-    EndpointKey, LastHop, Leg, LegKey, NeighbourKey, NextHop, Node, Owned, OwnedKey, Route, ScopedPrefix,
-    Server, Service, ServiceKey, SnatPool, SnatRange, Stats,
+    EndpointKey, LastHop, Leg, LegKey, Limits, NeighbourKey, NextHop, Node, Owned, OwnedKey, Refusals, Route,
+    ScopedPrefix, Server, Service, ServiceKey, SnatPool, SnatRange, Stats,
 };
 
 use crate::error::{Error, Result};
+use crate::flows::Tallies;
 use crate::mapping::{Mapping, Words};
 
 /// A map with the name it has in errors.
@@ -139,6 +140,9 @@ pub(crate) struct KernelMaps {
     pub(crate) snat_ranges: Named<HashMap<MapData, OwnedKey, SnatRange>>,
     pub(crate) services: Named<LpmTrie<MapData, ServiceKey, u32>>,
     pub(crate) snat_pools: Named<Array<MapData, SnatPool>>,
+    pub(crate) limits: Named<Array<MapData, Limits>>,
+    pub(crate) clients: Named<LpmTrie<MapData, ScopedPrefix, u32>>,
+    pub(crate) service_refusals: Named<PerCpuArray<MapData, Refusals>>,
     pub(crate) connected: Named<LpmTrie<MapData, ScopedPrefix, u32>>,
     pub(crate) server_nets: Named<LpmTrie<MapData, ScopedPrefix, u32>>,
     pub(crate) direct: Named<LpmTrie<MapData, ScopedPrefix, u32>>,
@@ -166,7 +170,7 @@ pub(crate) struct KernelMaps {
 /// The maps of the flow table.
 pub(crate) struct FlowMaps {
     pub(crate) buckets: Mapping,
-    pub(crate) half_open: Words<u64>,
+    pub(crate) tallies: Tallies,
 }
 
 impl KernelMaps {
@@ -190,6 +194,9 @@ impl KernelMaps {
             snat_ranges: named(ebpf, "SNAT_RANGES")?,
             services: named(ebpf, "SERVICES")?,
             snat_pools: named(ebpf, "SNAT_POOLS")?,
+            limits: named(ebpf, "LIMITS")?,
+            clients: named(ebpf, "CLIENTS")?,
+            service_refusals: named(ebpf, "SERVICE_REFUSALS")?,
             connected: named(ebpf, "CONNECTED")?,
             server_nets: named(ebpf, "SERVER_NETS")?,
             direct: named(ebpf, "DIRECT")?,
@@ -211,7 +218,12 @@ impl KernelMaps {
         };
         let flows = FlowMaps {
             buckets: mapping(ebpf, "FLOWS4", size_of::<Bucket4>())?,
-            half_open: words(ebpf, "HALF_OPEN")?,
+            tallies: Tallies {
+                half_open: words(ebpf, "HALF_OPEN")?,
+                open: words(ebpf, "OPEN")?,
+                open_servers: words(ebpf, "OPEN_SERVERS")?,
+                sources: words(ebpf, "SOURCES")?,
+            },
         };
         Ok((maps, flows))
     }

@@ -32,7 +32,7 @@ mod tables;
 
 pub use apply::Applied;
 pub use attach::{AttachMode, Attached, AttachedMode, FallbackReason, LegAttach};
-pub use counters::{Counters, ServerTraffic, ServiceTraffic, Traffic};
+pub use counters::{Counters, Refusals, ServerTraffic, ServiceTraffic, Traffic};
 pub use dataplane::Dataplane;
 pub use error::{Error, Result};
 pub use events::{Event, EventStream, Events, Timed};
@@ -43,6 +43,6 @@ pub use loader::{Limits, Options};
 pub use next_hops::{LegSpec, Mac, Neighbour, NextHops, NextHopsReport, RouteSpec, Via};
 pub use state::Reclaimed;
 pub use tables::{
-    Hairpin, Mode, OwnedAddress, OwnedKinds, Protocol, Scheduler, ServerChange, ServerId, ServerNetwork,
-    ServerSpec, ServiceSpec, SnatPoolSpec, SnatRangeSpec, Tables, TablesError,
+    Hairpin, LimitsSpec, Mode, OnServerDown, OwnedAddress, OwnedKinds, Protocol, Scheduler, ServerChange,
+    ServerId, ServerNetwork, ServerSpec, ServiceSpec, SnatPoolSpec, SnatRangeSpec, Tables, TablesError,
 };

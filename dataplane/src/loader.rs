@@ -132,7 +132,7 @@ impl Dataplane {
             snat_shift: 0,
         };
         maps.node.write(0, &node);
-        let flows = FlowTable::new(flows.buckets, flows.half_open, &node);
+        let flows = FlowTable::new(flows.buckets, flows.tallies, &node);
         Ok(Self::assemble(
             ebpf,
             maps,

@@ -102,6 +102,7 @@ impl Dataplane {
         let freed = services.len() + servers.len() + hops.len();
         for index in services {
             self.maps.service_stats.clear(index)?;
+            self.maps.service_refusals.clear(index)?;
         }
         for index in servers {
             self.maps.server_stats.clear(index)?;

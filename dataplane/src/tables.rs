@@ -14,6 +14,8 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use ipnet::Ipv4Net;
+use onearm_dataplane_common::maps::Limits;
+use onearm_dataplane_common::refusal::Rate;
 use onearm_types::GroupId;
 use serde::{Deserialize, Serialize};
 
@@ -97,6 +99,10 @@ pub enum Scheduler {
     Maglev,
     /// Weighted round robin.
     Wrr,
+    /// Weighted least connections: of four servers in turn the one with the fewest for its weight.
+    Wlc,
+    /// Weighted Maglev hashing of the client's address alone.
+    SourceHash,
 }
 
 /// When a `dnat` service treats a flow as Both-NAT because the server would answer the client directly.
@@ -133,8 +139,52 @@ pub struct ServiceSpec {
     pub snat: Vec<SnatPoolSpec>,
     /// Idle time-out of established flows (TCP) or of flows with replies (UDP). At most nine years.
     pub idle_timeout: Duration,
+    /// Who may open a flow.
+    pub limits: LimitsSpec,
+    /// What becomes of the flows of a server that goes down while another is up.
+    pub on_server_down: OnServerDown,
     /// Servers, at most 256.
     pub servers: Vec<ServerSpec>,
+}
+
+/// Limits of a service's new flows; `None` = no limit.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LimitsSpec {
+    /// Most flows at a time, closing ones not counted; at least 1.
+    pub max_connections: Option<u32>,
+    /// Most new flows a second, at least 1; a tenth of them at once.
+    pub max_new_per_second: Option<u32>,
+    /// Most flows of one client address at a time; at least 1.
+    pub max_per_source: Option<u32>,
+    /// Only clients in these prefixes, if there is one.
+    pub allow: Vec<Ipv4Net>,
+    /// No client in these, unless a longer prefix allows it.
+    pub deny: Vec<Ipv4Net>,
+}
+
+impl LimitsSpec {
+    /// As the programs read it.
+    pub(crate) fn value(&self) -> Limits {
+        let rate = self
+            .max_new_per_second
+            .map(|n| Rate::new(u64::from(n.max(1)), u64::from(n / 10).max(1)));
+        Limits {
+            max_connections: self.max_connections.unwrap_or(0),
+            max_per_source: self.max_per_source.unwrap_or(0),
+            new_cost_ns: rate.map_or(0, |rate| rate.cost_ns),
+            new_burst_ns: rate.map_or(0, |rate| rate.burst_ns),
+        }
+    }
+}
+
+/// What becomes of the flows of a server that goes down while another is up.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnServerDown {
+    /// TCP: reset in answer to the client's next segment. UDP: the next datagram goes to another server.
+    #[default]
+    Reset,
+    /// They stay.
+    Keep,
 }
 
 /// A server of a service. Its identity within the service is address and port.

@@ -14,9 +14,9 @@ use nix::sched::{CloneFlags, unshare};
 use nix::time::{ClockId, clock_gettime};
 use onearm_dataplane::{
     AttachMode, Attached, AttachedMode, Dataplane, Error, Event, Expiry, FallbackReason, FlowFilter,
-    FlowState, Hairpin, LeaseCell, LegAttach, LegSpec, Limits, Mode, Neighbour, NextHops, Options,
-    OwnedAddress, OwnedKinds, Protocol, RouteSpec, Scheduler, ServerChange, ServerId, ServerSpec,
-    ServiceSpec, SnatPoolSpec, SnatRangeSpec, Tables, Via, egress_gate,
+    FlowState, Hairpin, LeaseCell, LegAttach, LegSpec, Limits, LimitsSpec, Mode, Neighbour, NextHops,
+    OnServerDown, Options, OwnedAddress, OwnedKinds, Protocol, RouteSpec, Scheduler, ServerChange, ServerId,
+    ServerSpec, ServiceSpec, SnatPoolSpec, SnatRangeSpec, Tables, Via, egress_gate,
 };
 use onearm_types::{GroupId, NodeId};
 
@@ -143,6 +143,8 @@ fn service() -> ServiceSpec {
             last: 39_999,
         }],
         idle_timeout: Duration::from_mins(15),
+        limits: LimitsSpec::default(),
+        on_server_down: OnServerDown::default(),
         servers: vec![ServerSpec {
             id: ServerId {
                 addr: SERVER,

@@ -27,8 +27,8 @@ pub use load::{DEFAULT_NODE_FILE, DEFAULT_PAIR_FILE, Loaded, Refused, load, read
 pub use node::{Attach, Leg, NodeConfig, Peer, Role};
 pub use node_file::parse_node;
 pub use pair::{
-    Auth, Check, Digest, GatewayConfig, HaConfig, Hairpin, Limits, Mode, NamedLegs, PairConfig, Protocol,
-    Scheduler, ServerConfig, ServiceConfig, SnatSource,
+    Auth, Check, Digest, GatewayConfig, HaConfig, Hairpin, Limits, Mode, NamedLegs, OnServerDown, PairConfig,
+    Protocol, Scheduler, ServerConfig, ServiceConfig, ServiceLimits, SnatSource,
 };
 pub use pair_file::{PairFile, parse_pair};
 pub use port_range::{PortRange, PortRangeError};

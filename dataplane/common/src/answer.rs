@@ -51,10 +51,16 @@ pub fn answer<P: Packet, T: Tables>(packet: &mut P, work: &mut Work, tables: &T)
             Counter::TimeExceededSent,
         );
     }
+    if work.answer == Answer::ServerGone as u8 {
+        // One for one, to who has a connection: nothing to limit.
+        tables.count(Counter::ServerDownReset);
+        return reset(packet, work, tables, &way_back(work, tables));
+    }
     if !may_send(tables, refusal::REFUSALS_ALL, key.saddr, work.now) {
         return discard(tables, Counter::RefusalLimited);
     }
     if work.answer == Answer::Reset as u8 {
+        tables.count(Counter::RefusedTcp);
         return reset(packet, work, tables, &way_back(work, tables));
     }
     work.answer_from = key.daddr;
@@ -108,7 +114,8 @@ fn echo<P: Packet, T: Tables>(packet: &mut P, work: &Work, tables: &T, to: &Hop)
     send(packet, arrival, &work.leg, tables, to)
 }
 
-/// RST to a SYN (RFC 9293 §3.5.2, group 1): sequence 0, acknowledging the SYN and its data.
+/// RST (RFC 9293 §3.5.2, group 1): to a SYN with sequence 0, acknowledging it and its data; to a segment with an
+/// acknowledgement with that as sequence.
 #[inline(always)]
 fn reset<P: Packet, T: Tables>(packet: &mut P, work: &Work, tables: &T, to: &Hop) -> Step {
     let arrival = &work.arrival;
@@ -119,7 +126,17 @@ fn reset<P: Packet, T: Tables>(packet: &mut P, work: &Work, tables: &T, to: &Hop
     let seq = u32::from_be(segment.u32::<{ tcp::SEQ }>());
     let headers = u32::from(arrival.l4 - arrival.l3) + (u32::from(segment.u8::<{ tcp::OFFSET }>()) >> 4 << 2);
     let data = u32::from(arrival.total).saturating_sub(headers);
-    let ack = seq.wrapping_add(1).wrapping_add(data).to_be();
+    let flags = arrival.tcp_flags;
+    let (seq, ack, flags) = if flags & tcp::ACK != 0 {
+        (segment.u32::<{ tcp::ACK_SEQ }>(), 0, tcp::RST)
+    } else {
+        let marks = u32::from(flags & tcp::SYN != 0) + u32::from(flags & tcp::FIN != 0);
+        (
+            0,
+            seq.wrapping_add(marks).wrapping_add(data).to_be(),
+            tcp::RST | tcp::ACK,
+        )
+    };
     if !packet.set_len(l3 + ip::LEN + tcp::LEN) {
         return discard(tables, Counter::Internal);
     }
@@ -133,9 +150,9 @@ fn reset<P: Packet, T: Tables>(packet: &mut P, work: &Work, tables: &T, to: &Hop
     };
     segment.set_u16::<{ tcp::SPORT }>(key.dport);
     segment.set_u16::<{ tcp::DPORT }>(key.sport);
-    segment.set_u32::<{ tcp::SEQ }>(0);
+    segment.set_u32::<{ tcp::SEQ }>(seq);
     segment.set_u32::<{ tcp::ACK_SEQ }>(ack);
-    let offset_flags = u16::from_ne_bytes([(tcp::LEN as u8 / 4) << 4, tcp::RST | tcp::ACK]);
+    let offset_flags = u16::from_ne_bytes([(tcp::LEN as u8 / 4) << 4, flags]);
     segment.set_u16::<{ tcp::OFFSET }>(offset_flags);
     segment.set_u16::<{ tcp::WINDOW }>(0);
     segment.set_u16::<{ tcp::URGENT }>(0);
@@ -143,9 +160,13 @@ fn reset<P: Packet, T: Tables>(packet: &mut P, work: &Work, tables: &T, to: &Hop
         + halves(key.daddr)
         + u32::from(u16::from(proto::TCP).to_be())
         + u32::from((tcp::LEN as u16).to_be());
-    let sum = pseudo + u32::from(key.sport) + u32::from(key.dport) + halves(ack) + u32::from(offset_flags);
+    let sum = pseudo
+        + u32::from(key.sport)
+        + u32::from(key.dport)
+        + halves(seq)
+        + halves(ack)
+        + u32::from(offset_flags);
     segment.set_u16::<{ tcp::CHECKSUM }>(!fold(sum));
-    tables.count(Counter::RefusedTcp);
     send(packet, arrival, &work.leg, tables, to)
 }
 

@@ -39,6 +39,10 @@ counters! {
     RefusedUdp = "refused_udp",
     /// Time exceeded sent.
     TimeExceededSent = "time_exceeded_sent",
+    /// RST sent to the client of a server that went down, in answer to its segment.
+    ServerDownReset = "server_down_reset",
+    /// Datagram whose flow moved because its server went down.
+    ServerDownMoved = "server_down_moved",
     /// New flow made.
     FlowCreated = "flow_created",
     /// SYN that replaced a closing, half-open or expired flow.
@@ -77,6 +81,14 @@ counters! {
     SnatRangeWithoutFlow = "snat_range_without_flow",
     /// Dropped: ICMP to an owned address, other than an echo request.
     IcmpUnhandled = "icmp_unhandled",
+    /// Dropped: new flow of a client that the service does not allow, or denies.
+    ClientDenied = "client_denied",
+    /// Dropped: new flow to a service that has `max_connections`.
+    MaxConnections = "max_connections",
+    /// Dropped: new flow above the service's `max_new_per_second`.
+    MaxNew = "max_new_per_second",
+    /// Dropped: new flow of a client that has `max_per_source`.
+    MaxPerSource = "max_per_source",
     /// Dropped: the service has no live server.
     NoServer = "no_server",
     /// Dropped: no free source port found.

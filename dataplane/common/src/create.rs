@@ -5,6 +5,7 @@ use crate::{
     established::age,
     event::{Event, kind},
     flow::{State, seen},
+    limits::add_source,
     maps::{Node, SnatPool, proto},
     phase::Phase,
     table::{self, Found, NotInserted},
@@ -62,7 +63,7 @@ pub fn create<T: Tables>(work: &mut Work, tables: &T) -> Step {
                 if result.is_err() {
                     table::release(tables, reserved);
                 }
-                return finish(work, tables, result);
+                return finish(work, tables, node, result);
             }
             Err(NotInserted::Full) => return no_room(work, tables),
             Err(NotInserted::Contended) => return contended(work, tables),
@@ -157,12 +158,17 @@ fn set_source<T: Tables>(work: &mut Work, tables: &T, node: &Node) -> bool {
 }
 
 #[inline(always)]
-fn finish<T: Tables>(work: &mut Work, tables: &T, result: Result<u32, NotInserted>) -> Step {
+fn finish<T: Tables>(work: &mut Work, tables: &T, node: &Node, result: Result<u32, NotInserted>) -> Step {
     match result {
         Ok(_) => {
             if work.forward.proto == proto::TCP {
                 tables.add_half_open(1);
             }
+            if work.forward.own & seen::COUNTED != 0 {
+                let (key, stats) = (node.flow_hash_key, u32::from(work.forward.stats));
+                add_source(tables, key, stats, work.forward.saddr, 1);
+            }
+            tables.add_open(work.forward.stats, work.forward.server, 1);
             tables.count(Counter::FlowCreated);
             tables.tally_flow(work.forward.stats, work.forward.server);
             Step::Next(Phase::Forward)
@@ -183,7 +189,7 @@ fn contended<T: Tables>(work: &mut Work, tables: &T) -> Step {
         work.waited += 1;
         return Step::Next(Phase::Create);
     }
-    tables.tally_refused(u32::from(work.forward.stats));
+    tables.tally_refused(u32::from(work.forward.stats), Counter::LockContended);
     discard(tables, Counter::LockContended)
 }
 
@@ -195,19 +201,24 @@ fn no_room<T: Tables>(work: &Work, tables: &T) -> Step {
     refuse(work, tables, kind::TABLE_FULL, Counter::TableFull)
 }
 
-/// Drops the packet of a flow that could not be made, with an event.
+/// An event about the new flow.
 #[inline(always)]
-pub fn refuse<T: Tables>(work: &Work, tables: &T, kind: u32, reason: Counter) -> Step {
-    let refused = Event {
+pub fn told(work: &Work, kind: u32) -> Event {
+    Event {
         kind,
         leg: u32::from(work.leg.id),
         addr: work.forward.new_daddr,
         detail: u32::from(work.forward.stats),
         time: work.now,
         ..Event::default()
-    };
-    report(tables, &refused);
-    tables.tally_refused(u32::from(work.forward.stats));
+    }
+}
+
+/// Drops the packet of a flow that could not be made, with an event.
+#[inline(always)]
+pub fn refuse<T: Tables>(work: &Work, tables: &T, kind: u32, reason: Counter) -> Step {
+    report(tables, &told(work, kind));
+    tables.tally_refused(u32::from(work.forward.stats), reason);
     discard(tables, reason)
 }
 

@@ -4,8 +4,8 @@ use crate::{
     checksum::Change,
     counter::Counter,
     event::{Event, kind},
-    flow::{State, flags, hop, is_reset_by_client},
-    maps::{Addr4, LastHop, Leg, NeighbourKey, proto},
+    flow::{State, flags, hop, is_reset_by_client, seen},
+    maps::{Addr4, LastHop, Leg, NeighbourKey, proto, server},
     packet::{Packet, mac_number},
     phase::Phase,
     receive::{hand_over, hand_over_with},
@@ -44,8 +44,12 @@ pub fn forward<P: Packet, T: Tables, const ROUTED: bool>(
         expected_ack: entry.expected_ack(),
     };
     let opening = is_tcp && !reply && is_opening(arrival.tcp_flags);
+    let gone = !ROUTED && !reply && is_gone(tables, entry.server());
     if opening && !ROUTED {
-        return reconsider(tables, arrival, leg, found, now, before);
+        return reconsider(tables, arrival, leg, found, now, before, gone);
+    }
+    if gone && (!is_tcp || arrival.tcp_flags & tcp::RST == 0) {
+        return server_is_gone(tables, arrival, leg, found, now, before);
     }
     let (new_saddr, new_daddr) = (entry.new_saddr(), entry.new_daddr());
     let (new_sport, new_dport) = (entry.new_sport(), entry.new_dport());
@@ -72,30 +76,9 @@ pub fn forward<P: Packet, T: Tables, const ROUTED: bool>(
         let Some(segment) = packet.window::<{ tcp::LEN }>(l4) else {
             return discard(tables, Counter::Internal);
         };
-        let flags = arrival.tcp_flags;
         let seq = u32::from_be(segment.u32::<{ tcp::SEQ }>());
         let ack = u32::from_be(segment.u32::<{ tcp::ACK_SEQ }>());
-        let believable = flags & tcp::RST != 0
-            && entry_at(tables, entry.partner()).is_some_and(|p| is_believable(seq, p.expected_ack()));
-        let after = before.after(
-            reply,
-            Segment {
-                flags,
-                seq,
-                ack,
-                believable,
-            },
-        );
-        if after != before {
-            learn(tables, found, reply, before, after, seq);
-        }
-        if after.is_confirmed(reply) {
-            if flags & (tcp::RST | tcp::SYN | tcp::ACK) == tcp::ACK {
-                entry.set_expected_ack(ack);
-            } else if flags & tcp::RST != 0 && !believable {
-                tables.count(Counter::RstDoubted);
-            }
-        }
+        track(tables, found, reply, before, arrival.tcp_flags, seq, ack);
         segment.set_u16::<{ tcp::SPORT }>(new_sport);
         segment.set_u16::<{ tcp::DPORT }>(new_dport);
         segment.set_u16::<{ tcp::CHECKSUM }>(change.apply(segment.u16::<{ tcp::CHECKSUM }>()));
@@ -139,6 +122,47 @@ fn time_exceeded<T: Tables>(tables: &T, arrival: &Arrival, leg: &Leg, now: u64) 
     })
 }
 
+/// A server that went down, whose flows are not to stay.
+#[inline(always)]
+fn is_gone<T: Tables>(tables: &T, server: u16) -> bool {
+    tables
+        .server(u32::from(server))
+        .is_some_and(|server| server.flags & server::RESETS != 0)
+}
+
+/// A client's packet to a server that is gone: TCP is reset, a datagram gets a new flow.
+#[inline(always)]
+fn server_is_gone<T: Tables>(
+    tables: &T,
+    arrival: &Arrival,
+    leg: &Leg,
+    found: &Found,
+    now: u64,
+    before: Knowledge,
+) -> Step {
+    if arrival.key.proto != proto::TCP {
+        tables.count(Counter::ServerDownMoved);
+        return hand_over_with(tables, arrival, leg, Phase::Miss, |work| {
+            work.old_at = found.at;
+            work.old_incarnation = found.incarnation;
+            work.reopen = 1;
+            work.now = now;
+        });
+    }
+    // As if the server had sent it.
+    let after = Knowledge {
+        other: before.other | seen::RST,
+        ..before
+    };
+    if after != before {
+        learn(tables, found, false, before, after, 0);
+    }
+    hand_over_with(tables, arrival, leg, Phase::Answer, |work| {
+        work.answer = Answer::ServerGone as u8;
+        work.now = now;
+    })
+}
+
 /// An opening SYN meets a flow: an established one keeps it, unless it is overdue; any other may give way. A RST of the
 /// client alone proves nothing: the SYN goes to the same server, which answers it if its connection is gone and lifts the
 /// RST if not.
@@ -150,16 +174,17 @@ fn reconsider<T: Tables>(
     found: &Found,
     now: u64,
     before: Knowledge,
+    gone: bool,
 ) -> Step {
     let state = before.state(false);
     let overdue = age(tables, found.entry(), tick(now)) > found.entry().idle_ticks();
-    let keep = state == State::Established && !overdue;
+    let keep = state == State::Established && !overdue && !gone;
     let phase = if keep { Phase::Forward } else { Phase::Miss };
     hand_over_with(tables, arrival, leg, phase, |work| {
         work.old_at = found.at;
         work.old_incarnation = found.incarnation;
         let over = state == State::Closing && !is_reset_by_client(before.own, before.other);
-        work.reopen = u8::from(overdue || over);
+        work.reopen = u8::from(overdue || over || gone);
         work.now = now;
     })
 }
@@ -174,6 +199,39 @@ pub fn age<T: Tables>(tables: &T, entry: Entry, now: u32) -> u32 {
             if other < own { other } else { own }
         }
         None => own,
+    }
+}
+
+/// Takes note of what a TCP segment shows; numbers in native order.
+#[inline(always)]
+fn track<T: Tables>(
+    tables: &T,
+    found: &Found,
+    reply: bool,
+    before: Knowledge,
+    flags: u8,
+    seq: u32,
+    ack: u32,
+) {
+    let entry = found.entry();
+    let believable = flags & tcp::RST != 0
+        && entry_at(tables, entry.partner()).is_some_and(|p| is_believable(seq, p.expected_ack()));
+    let segment = Segment {
+        flags,
+        seq,
+        ack,
+        believable,
+    };
+    let after = before.after(reply, segment);
+    if after != before {
+        learn(tables, found, reply, before, after, seq);
+    }
+    if after.is_confirmed(reply) {
+        if flags & (tcp::RST | tcp::SYN | tcp::ACK) == tcp::ACK {
+            entry.set_expected_ack(ack);
+        } else if flags & tcp::RST != 0 && !believable {
+            tables.count(Counter::RstDoubted);
+        }
     }
 }
 
@@ -201,12 +259,19 @@ fn learn<T: Tables>(tables: &T, found: &Found, reply: bool, before: Knowledge, a
         // What the server acknowledged with its SYN-ACK.
         partner.set_expected_ack(seq);
     }
-    let was = before.state(reply) == State::HalfOpen;
-    let is = after.state(reply) == State::HalfOpen;
-    if was && !is {
+    let (was, is) = (before.state(reply), after.state(reply));
+    if was == is {
+        return;
+    }
+    if was == State::HalfOpen {
         tables.add_half_open(u64::MAX);
-    } else if is && !was {
+    } else if is == State::HalfOpen {
         tables.add_half_open(1);
+    }
+    if was == State::Closing {
+        tables.add_open(entry.stats(), entry.server(), 1);
+    } else if is == State::Closing {
+        tables.add_open(entry.stats(), entry.server(), u64::MAX);
     }
 }
 

@@ -38,6 +38,10 @@ pub mod kind {
     pub const NO_PORT: u32 = 6;
     /// New flows are refused: no live server. `detail` = stats index of the service, `addr` = VIP.
     pub const NO_SERVER: u32 = 7;
+    /// Half-open flows give way to new ones: their budget is used up. `detail` = stats index of the service.
+    pub const HALF_OPEN_EVICTED: u32 = 8;
+    /// New flows are refused: `max_connections` or `max_new_per_second`. `detail` = stats index, `addr` = VIP.
+    pub const LIMIT_REACHED: u32 = 9;
 }
 
 /// Entries of map `EVENT_PACE` (array of `u64`, time of the last record by hash).

@@ -3,13 +3,14 @@
 
 use crate::{
     counter::Counter,
-    create::refuse,
+    create::{refuse, told},
     event::kind,
     flow::{State, is_half_open},
+    limits::add_source,
     maps::{WAYS, proto},
     phase::Phase,
     table,
-    tables::{Tables, discard, geometry, half_open_full, tick, ticks_since},
+    tables::{Tables, discard, geometry, half_open_full, report, tick, ticks_since},
     work::{Memory, Step, Work},
 };
 
@@ -31,6 +32,7 @@ pub fn evict<T: Tables>(work: &mut Work, tables: &T) -> Step {
     }
     if !replacing {
         work.evicted = 1;
+        report(tables, &told(work, kind::HALF_OPEN_EVICTED));
         counter = Counter::HalfOpenEvicted;
         (at, incarnation) = victim(work, tables, &geometry);
         if incarnation == 0 {
@@ -43,8 +45,20 @@ pub fn evict<T: Tables>(work: &mut Work, tables: &T) -> Step {
     }
     if let Some(last) = table::remove(tables, &geometry, at, incarnation) {
         tables.count(counter);
-        if work.forward.proto == proto::TCP && last == State::HalfOpen {
+        if last.state == State::HalfOpen {
             tables.add_half_open(u64::MAX);
+        }
+        if last.state != State::Closing {
+            tables.add_open(last.stats, last.server, u64::MAX);
+        }
+        if let Some(client) = last.counted {
+            add_source(
+                tables,
+                node.flow_hash_key,
+                u32::from(last.stats),
+                client,
+                u64::MAX,
+            );
         }
     }
     if replacing && work.forward.proto == proto::TCP && half_open_full(tables, node) {

@@ -1,6 +1,6 @@
 //! Keyed hashes: SipHash-1-3 over two words.
 
-use crate::flow::FlowKey4;
+use crate::{flow::FlowKey4, maps::Addr4};
 
 /// SipHash-1-3 of the sixteen bytes `a`, `b` (the length word is left out: the length never varies).
 #[inline(always)]
@@ -57,6 +57,12 @@ pub const fn flow(key: [u64; 2], flow: &FlowKey4) -> u64 {
 pub const fn client(key: [u64; 2], flow: &FlowKey4) -> u64 {
     let (a, b) = words(flow);
     sip13(key, a, b & !0xffff_0000)
+}
+
+/// Hash of a client's address, whatever it calls.
+#[inline(always)]
+pub const fn source(key: [u64; 2], client: Addr4) -> u64 {
+    sip13(key, client as u64, 0x736f_7572_6365)
 }
 
 /// Maps a hash to 0..`n` without division.

@@ -5,7 +5,7 @@
 //! |---|---|
 //! | frame in, flow? | [`receive`], [`arp`], [`established`] with [`tcp`] |
 //! | no flow | [`miss`], [`transit`], [`relay`], [`answer`] with [`refusal`] |
-//! | new flow | [`schedule`], [`evict`], [`create`], [`search`] |
+//! | new flow | [`limits`], [`schedule`], [`evict`], [`create`], [`search`] |
 //! | frame out | [`transmit`], [`egress`] |
 //! | what it stands on | [`packet`], [`wire`], [`checksum`], [`hash`], [`table`], [`flow`], [`tables`], [`work`], [`phase`] |
 //! | measuring | [`mod@bench`] |
@@ -36,6 +36,7 @@ pub mod event;
 pub mod evict;
 pub mod flow;
 pub mod hash;
+pub mod limits;
 pub mod maps;
 pub mod miss;
 pub mod packet;

@@ -15,25 +15,30 @@
 //! | `TX_PORTS` | devmap | leg id → ifindex |
 //! | `OWNED`, `SNAT_RANGES` | hash | [`OwnedKey`] → [`Owned`], [`SnatRange`] |
 //! | `SERVICES` | LPM | [`ServiceKey`] → `u32` service index without slot |
-//! | `SERVICE` | array | slot × [`MAX_SERVICES`] + service index → [`Service`] |
+//! | `SERVICE`, `LIMITS` | array | slot × [`MAX_SERVICES`] + service index → [`Service`], [`Limits`] |
 //! | `SCHED` | array, mmapable | word → four server indexes |
 //! | `WRR` | array | stats index → counter |
 //! | `SERVERS` | array | server index → [`Server`] |
 //! | `SNAT_POOLS` | array | slot × [`MAX_SNAT_POOLS`] + n → [`SnatPool`] |
-//! | `CONNECTED`, `SERVER_NETS`, `DIRECT`, `HAIRPIN` | LPM | [`ScopedPrefix`] → `u32` |
+//! | `CONNECTED`, `SERVER_NETS`, `DIRECT`, `HAIRPIN`, `CLIENTS` | LPM | [`ScopedPrefix`] → `u32` |
 //! | `SERVER_ENDPOINTS` | hash | [`EndpointKey`] → `u32` (1) |
 //! | `NEXT_HOPS`, `LAST_HOPS` | array | index → [`NextHop`], [`LastHop`] |
 //! | `LAST_HOP_INDEX` | LRU hash | [`LastHop`] → `u32` |
 //! | `LAST_HOP_NEXT`, `HALF_OPEN`, `INCARNATION` | array | 0 → `u64`, advanced by atomic add |
+//! | `OPEN`, `OPEN_SERVERS` | array, mmapable | stats index, server index → `u64` flows not closing, by atomic add |
+//! | `SOURCES` | array, mmapable | [`crate::limits::source_slots`] → `u64` flows, by atomic add |
 //! | `NEIGHBOURS` | hash | [`NeighbourKey`] → `u32` index into `NEXT_HOPS` |
 //! | `ROUTES` | LPM | address, 4 bytes → [`Route`] |
 //! | `FLOWS4` | array, mmapable | bucket → [`crate::flow::Bucket4`]; `max_entries` set by the loader |
 //! | `COUNTERS` | per-CPU array | [`crate::counter::Counter`] → `u64` |
 //! | `SERVICE_STATS`, `SERVER_STATS` | per-CPU array | stats index, server index → [`Stats`] |
+//! | `SERVICE_REFUSALS` | per-CPU array | stats index → [`Refusals`] |
 //! | `EVENTS` | ring buffer | [`crate::event::Event`] |
 //! | `EVENT_PACE` | array | slot → `u64`, ns |
 //! | `REFUSALS` | array | [`crate::refusal`] → [`crate::refusal::Meter`] |
 //! | `PHASES` | program array | [`crate::phase::PHASES`] |
+
+use crate::counter::Counter;
 
 /// IPv4 address as it stands in the packet (network byte order).
 pub type Addr4 = u32;
@@ -79,6 +84,10 @@ pub const WRR_COUNTERS: u32 = MAX_SERVICES;
 pub const MAX_PREFIXES: u32 = 8_192;
 /// Most prefixes of `HAIRPIN`, both slots together.
 pub const MAX_HAIRPIN_PREFIXES: u32 = 65_536;
+/// Most prefixes of `CLIENTS`, both slots together.
+pub const MAX_CLIENT_PREFIXES: u32 = 65_536;
+/// Counters in each of the two rows of `SOURCES`; a power of two.
+pub const SOURCES_ROW: u32 = 1 << 18;
 /// Most entries of `SERVICES`, both slots together (a port range takes several).
 pub const MAX_SERVICE_KEYS: u32 = 131_072;
 /// Most routes mirrored from the kernel.
@@ -230,6 +239,38 @@ pub struct Service {
     pub idle_ticks: u32,
     /// Index into `SERVICE_STATS` and `WRR`: stable over generations while the service exists.
     pub stats: u32,
+    /// [`service`].
+    pub options: u32,
+    /// Explicit padding, zero.
+    pub _pad: u32,
+}
+
+/// Bits of [`Service::options`], and values of `CLIENTS`.
+pub mod service {
+    /// `LIMITS` is to be asked.
+    pub const LIMITED: u32 = 1;
+    /// `CLIENTS` is to be asked: the longest prefix decides.
+    pub const CLIENTS: u32 = 2;
+    /// Who is in no prefix is denied.
+    pub const ALLOWED_ONLY: u32 = 4;
+    /// Value of `CLIENTS`: may call.
+    pub const ALLOW: u32 = 1;
+    /// Value of `CLIENTS`: may not.
+    pub const DENY: u32 = 2;
+}
+
+/// Value of map `LIMITS` (array of [`SLOTS`] × [`MAX_SERVICES`]); 0 = no limit.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Limits {
+    /// Most flows that are not closing.
+    pub max_connections: u32,
+    /// Most flows of one client address.
+    pub max_per_source: u32,
+    /// Rate of new flows: see [`crate::refusal::Rate`].
+    pub new_cost_ns: u64,
+    /// Its burst.
+    pub new_burst_ns: u64,
 }
 
 /// Values of [`Service::mode`].
@@ -244,12 +285,16 @@ pub mod mode {
     pub const L3_DSR: u8 = 3;
 }
 
-/// Values of [`Service::scheduler`]. Both choose an entry of the service's table.
+/// Values of [`Service::scheduler`]. All choose an entry of the service's table.
 pub mod scheduler {
     /// `table[hash(client, vip) % len]`.
     pub const MAGLEV: u8 = 0;
     /// `table[counter++ % len]`; the table is a smooth weighted sequence.
     pub const WRR: u8 = 1;
+    /// Of the entries `counter..counter + 4` of the same sequence, the server with the fewest flows for its weight.
+    pub const WLC: u8 = 2;
+    /// `table[hash(client's address) % len]`.
+    pub const SOURCE_HASH: u8 = 3;
 }
 
 /// Values of [`Service::hairpin`] (DNAT only).
@@ -284,16 +329,20 @@ pub mod server {
     pub const USED: u32 = 1;
     /// Healthy and wanted: new flows may choose it (the tables say so too; this bit is for status and replies).
     pub const UP: u32 = 2;
+    /// It went down while others are up: its TCP flows are reset, its UDP flows go elsewhere.
+    pub const RESETS: u32 = 4;
+    /// The weight, in the upper half.
+    pub const WEIGHT_SHIFT: u32 = 16;
 }
 
-/// Key data of the LPM tries `CONNECTED`, `SERVER_NETS`, `DIRECT` and `HAIRPIN`: 32 bits of scope, then the address.
+/// Key data of the LPM tries `CONNECTED`, `SERVER_NETS`, `DIRECT`, `HAIRPIN` and `CLIENTS`: 32 bits of scope, then the address.
 ///
 /// Values are `u32`: `CONNECTED` the id of the connected prefix (≥ 1, as in [`Server::net`]); `SERVER_NETS` the gateway
 /// address of the network ([`Addr4`]; source of ICMP errors; 0 = the leg's own); `DIRECT` and `HAIRPIN` 1 (member).
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct ScopedPrefix {
-    /// Big-endian scope: the slot; for `HAIRPIN` slot << 24 | service index.
+    /// Big-endian scope: the slot; for `HAIRPIN` and `CLIENTS` slot << 24 | service index.
     pub scope: [u8; 4],
     /// Address, network byte order. Prefix length = 32 + bits of the address.
     pub addr: [u8; 4],
@@ -407,6 +456,46 @@ pub struct Stats {
     pub bytes_out: u64,
     /// New flows refused (no server, no port, table full, budget).
     pub refused: u64,
+}
+
+/// Value of the per-CPU array `SERVICE_REFUSALS` ([`MAX_SERVICES`]): new flows refused, by reason.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Refusals {
+    /// The client is in no allowed prefix, or in a denied one.
+    pub denied: u64,
+    /// `max_connections`.
+    pub connections: u64,
+    /// `max_new_per_second`.
+    pub rate: u64,
+    /// `max_per_source`.
+    pub per_source: u64,
+    /// No live server.
+    pub no_server: u64,
+    /// No free source port.
+    pub no_port: u64,
+    /// Table or half-open budget full.
+    pub table: u64,
+    /// Anything else.
+    pub other: u64,
+}
+
+impl Refusals {
+    /// Counts one.
+    #[inline(always)]
+    pub const fn add(&mut self, reason: Counter) {
+        let count = match reason {
+            Counter::ClientDenied => &mut self.denied,
+            Counter::MaxConnections => &mut self.connections,
+            Counter::MaxNew => &mut self.rate,
+            Counter::MaxPerSource => &mut self.per_source,
+            Counter::NoServer => &mut self.no_server,
+            Counter::NoPort => &mut self.no_port,
+            Counter::TableFull | Counter::HalfOpenFull => &mut self.table,
+            _ => &mut self.other,
+        };
+        *count = count.wrapping_add(1);
+    }
 }
 
 #[cfg(test)]

@@ -1,7 +1,8 @@
 //! Rate limits of what the program sends unasked: refusals and time-exceeded messages.
 //!
 //! Map `REFUSALS` is an array of [`Meter`]: [`REFUSALS_ALL`], [`TIME_EXCEEDED_ALL`], then [`SOURCE_SLOTS`] slots for the
-//! /24 networks of sources, by hash, then those of the exact search for ports ([`crate::search`]).
+//! /24 networks of sources, by hash, then those of the exact search for ports ([`crate::search`])
+//! and those of the services' `max_new_per_second`, by stats index.
 
 /// Generic cell rate: the time at which the meter will be empty again, CLOCK_MONOTONIC ns.
 #[repr(C)]
@@ -25,8 +26,10 @@ pub const SEARCH_ALL: u32 = SOURCE_BASE + SOURCE_SLOTS;
 pub const SEARCH_BASE: u32 = SEARCH_ALL + 1;
 /// Meters of servers, by index; a power of two.
 pub const SEARCH_SLOTS: u32 = 1_024;
+/// Index of the first meter of a service's new flows.
+pub const SERVICE_BASE: u32 = SEARCH_BASE + SEARCH_SLOTS;
 /// Entries of the map.
-pub const METERS: u32 = SEARCH_BASE + SEARCH_SLOTS;
+pub const METERS: u32 = SERVICE_BASE + crate::maps::MAX_SERVICES;
 
 /// A rate with a burst.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,20 +5,23 @@ use crate::{
     established::client_hop,
     event::{Event, kind},
     flow::{FlowEntry4, flags, seen},
-    hash,
-    maps::{Server, Service, hairpin, mode, proto, scheduler, server},
+    hash, limits,
+    maps::{Server, Service, hairpin, mode, proto, scheduler, server, service},
     phase::Phase,
     search::Search,
     tables::{Tables, discard, half_open_full, report, tick},
     work::{Step, Work},
 };
 
+/// Entries of the sequence that weighted least connections compare: with up to four servers of one weight that is all.
+const CANDIDATES: u32 = 4;
+
 /// Entry of a service's scheduler table for a packet; the table must not be empty.
 ///
-/// `hash` is [`hash::client`], `counter` the service's round-robin counter.
+/// `hash` is [`hash::client`] or [`hash::source`], `counter` the service's round-robin counter.
 #[inline(always)]
 pub const fn table_entry(scheduler: u8, length: u32, hash: u64, counter: u64) -> u32 {
-    if scheduler == scheduler::WRR {
+    if scheduler == scheduler::WRR || scheduler == scheduler::WLC {
         match counter.checked_rem(length as u64) {
             Some(entry) => entry as u32,
             None => 0,
@@ -46,6 +49,9 @@ pub fn schedule<T: Tables>(work: &mut Work, tables: &T) -> Step {
     };
     if service.mode > mode::DNAT {
         return refuse(tables, service, Counter::UnsupportedMode);
+    }
+    if let Some(reason) = limits::refused(work, tables, service, node.flow_hash_key) {
+        return refuse(tables, service, reason);
     }
     let Some((index, server)) = choose(work, tables, service, node.pair_hash_key) else {
         let none = Event {
@@ -83,7 +89,7 @@ pub fn schedule<T: Tables>(work: &mut Work, tables: &T) -> Step {
 /// Drops the packet of a flow that could not be made.
 #[inline(always)]
 fn refuse<T: Tables>(tables: &T, service: &Service, reason: Counter) -> Step {
-    tables.tally_refused(service.stats);
+    tables.tally_refused(service.stats, reason);
     discard(tables, reason)
 }
 
@@ -98,16 +104,67 @@ fn choose<'t, T: Tables>(
     if length == 0 {
         return None;
     }
-    let counter = if service.scheduler == scheduler::WRR {
+    let by_turn = service.scheduler == scheduler::WRR || service.scheduler == scheduler::WLC;
+    let counter = if by_turn {
         tables.wrr_next(service.stats)
     } else {
         0
     };
-    let hash = hash::client(key, &work.arrival.key);
-    let entry = base.wrapping_add(table_entry(service.scheduler, length, hash, counter));
+    let hash = if service.scheduler == scheduler::SOURCE_HASH {
+        hash::source(key, work.arrival.key.saddr)
+    } else {
+        hash::client(key, &work.arrival.key)
+    };
+    let first = table_entry(service.scheduler, length, hash, counter);
+    let (index, server) = in_table(tables, base.wrapping_add(first))?;
+    if service.scheduler != scheduler::WLC {
+        return Some((index, server));
+    }
+    let mut best = (index, server);
+    let mut fewest = Load::of(tables, index, server);
+    for n in 1..CANDIDATES {
+        let entry = first.wrapping_add(n).checked_rem(length).unwrap_or(0);
+        let (index, server) = in_table(tables, base.wrapping_add(entry))?;
+        let load = Load::of(tables, index, server);
+        if load.is_below(fewest) {
+            (best, fewest) = ((index, server), load);
+        }
+    }
+    Some(best)
+}
+
+#[inline(always)]
+fn in_table<T: Tables>(tables: &T, entry: u32) -> Option<(u16, &Server)> {
     let index = server_in(tables.sched_word(entry >> 2), entry);
     let server = tables.server(u32::from(index))?;
     (server.flags & server::USED != 0).then_some((index, server))
+}
+
+/// Flows of a server, and its weight.
+#[derive(Clone, Copy, Debug)]
+pub struct Load {
+    /// Flows that are not closing.
+    pub open: u64,
+    /// Weight.
+    pub weight: u32,
+}
+
+impl Load {
+    #[inline(always)]
+    fn of<T: Tables>(tables: &T, index: u16, server: &Server) -> Self {
+        // Below zero for a moment when a removal is counted before the making.
+        let open = tables.open_of_server(u32::from(index)) & 0xffff_ffff;
+        Self {
+            open: if open >> 31 == 0 { open } else { 0 },
+            weight: server.flags >> server::WEIGHT_SHIFT,
+        }
+    }
+
+    /// Fewer flows for its weight, with one more.
+    #[inline(always)]
+    pub const fn is_below(self, other: Self) -> bool {
+        (self.open + 1).wrapping_mul(other.weight as u64) < (other.open + 1).wrapping_mul(self.weight as u64)
+    }
 }
 
 /// Whether the server would answer the client directly, past the pair.
@@ -142,6 +199,11 @@ fn fill<T: Tables>(
     let udp = key.proto == proto::UDP;
     let server_port = if server.port == 0 { key.dport } else { server.port };
     let last_seen = tick(work.now);
+    let counted = if service.options & service::LIMITED != 0 {
+        seen::COUNTED
+    } else {
+        0
+    };
     work.forward = FlowEntry4 {
         saddr: key.saddr,
         daddr: key.daddr,
@@ -149,7 +211,7 @@ fn fill<T: Tables>(
         dport: key.dport,
         proto: key.proto,
         flags: common,
-        own: seen::OPENED,
+        own: seen::OPENED | counted,
         other: if udp { seen::OPENED } else { 0 },
         new_saddr: key.saddr,
         new_daddr: server.addr,
@@ -173,7 +235,7 @@ fn fill<T: Tables>(
         dport: key.sport,
         flags: common | flags::REPLY,
         own: if udp { seen::OPENED } else { 0 },
-        other: seen::OPENED,
+        other: seen::OPENED | counted,
         new_saddr: key.daddr,
         new_daddr: key.saddr,
         new_sport: key.dport,

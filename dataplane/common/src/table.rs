@@ -24,9 +24,9 @@ pub use entry::Entry;
 use tags::Tags;
 
 use crate::{
-    flow::{Bucket4, FlowEntry4, FlowKey4, State},
+    flow::{Bucket4, FlowEntry4, FlowKey4, State, seen},
     hash,
-    maps::WAYS,
+    maps::{Addr4, WAYS},
 };
 use core::ptr::{addr_of_mut, read_volatile, write_volatile};
 
@@ -462,10 +462,23 @@ pub fn insert_pair<M: FlowMemory>(
     insert_forward(memory, geometry, owner, forward, reserved).inspect_err(|_| release(memory, reserved))
 }
 
-/// Removes the flow that has an entry (of either direction) at `at`, if it still is `incarnation`. Returns its last
-/// state to the one caller that removed it.
+/// What a flow was when it was removed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ended {
+    /// Its last state.
+    pub state: State,
+    /// [`crate::flow::FlowEntry4::server`].
+    pub server: u16,
+    /// [`crate::flow::FlowEntry4::stats`].
+    pub stats: u16,
+    /// The client, if the flow counts towards its `max_per_source`.
+    pub counted: Option<Addr4>,
+}
+
+/// Removes the flow that has an entry (of either direction) at `at`, if it still is `incarnation`. Tells the one caller
+/// that removed it what it was.
 #[inline(always)]
-pub fn remove<M: FlowMemory>(memory: &M, geometry: &Geometry, at: u32, incarnation: u64) -> Option<State> {
+pub fn remove<M: FlowMemory>(memory: &M, geometry: &Geometry, at: u32, incarnation: u64) -> Option<Ended> {
     if incarnation == 0 {
         return None;
     }
@@ -480,11 +493,17 @@ pub fn remove<M: FlowMemory>(memory: &M, geometry: &Geometry, at: u32, incarnati
     }
     let (client, server) = (forward.own(), forward.other());
     let (key, reply_key) = (forward.key(), reply.key());
+    let (of_server, stats) = (forward.server(), forward.stats());
     if unpublish(memory, reply, incarnation) {
         free_way(memory, reply_at, geometry.place(&reply_key));
     }
     free_way(memory, forward_at, geometry.place(&key));
-    Some(crate::flow::state(key.proto, client, server))
+    Some(Ended {
+        state: crate::flow::state(key.proto, client, server),
+        server: of_server,
+        stats,
+        counted: (client & seen::COUNTED != 0).then_some(key.saddr),
+    })
 }
 
 #[inline(always)]

@@ -6,8 +6,8 @@ use crate::{
     flow::FlowKey4,
     hash,
     maps::{
-        Addr4, EndpointKey, LastHop, Leg, LegKey, NeighbourKey, NextHop, Node, Owned, Route, Server, Service,
-        ServiceKey, SnatPool, SnatRange, TICK_SHIFT,
+        Addr4, EndpointKey, LastHop, Leg, LegKey, Limits, NeighbourKey, NextHop, Node, Owned, Route, Server,
+        Service, ServiceKey, SnatPool, SnatRange, TICK_SHIFT,
     },
     refusal::{self, Rate},
     table::{FlowMemory, Geometry},
@@ -76,8 +76,22 @@ pub trait Tables: FlowMemory {
     fn tally(&self, stats: u16, server: u16, reply: bool, bytes: u64);
     /// Maps `SERVICE_STATS`, `SERVER_STATS`: a flow was made.
     fn tally_flow(&self, stats: u16, server: u16);
-    /// Map `SERVICE_STATS`: a new flow was refused.
-    fn tally_refused(&self, stats: u32);
+    /// Maps `SERVICE_STATS`, `SERVICE_REFUSALS`: a new flow was refused.
+    fn tally_refused(&self, stats: u32, reason: Counter);
+    /// Map `LIMITS`.
+    fn limits(&self, slot: u32, service: u32) -> Option<Limits>;
+    /// Map `CLIENTS`: [`crate::maps::service::ALLOW`] or `DENY`.
+    fn client_rule(&self, slot: u32, service: u32, addr: Addr4) -> Option<u32>;
+    /// Map `OPEN`.
+    fn open_of_service(&self, stats: u32) -> u64;
+    /// Map `OPEN_SERVERS`.
+    fn open_of_server(&self, server: u32) -> u64;
+    /// Maps `OPEN`, `OPEN_SERVERS`: wrapping add.
+    fn add_open(&self, stats: u16, server: u16, n: u64);
+    /// Map `SOURCES`.
+    fn source(&self, slot: u32) -> u64;
+    /// Map `SOURCES`: wrapping add.
+    fn add_source(&self, slot: u32, n: u64);
     /// Map `EVENT_PACE`: true, and `now` stored, if the slot's last record is at least `event::PACE_NS` old.
     fn event_due(&self, slot: u32, now: u64) -> bool;
     /// Map `EVENTS`.

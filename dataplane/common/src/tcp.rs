@@ -101,11 +101,11 @@ impl Knowledge {
                 // the long time-out away.
                 if own & other & seen::FIN == 0 {
                     own = seen::OPENED;
-                    other = seen::OPENED | seen::CONFIRMED;
+                    other = seen::OPENED | seen::CONFIRMED | other & seen::COUNTED;
                 }
             } else if own & seen::OPENED == 0 || expected != expected_ack {
                 own = seen::OPENED;
-                other = seen::OPENED;
+                other = seen::OPENED | other & seen::COUNTED;
                 expected_ack = expected;
             }
         } else {

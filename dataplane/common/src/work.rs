@@ -75,6 +75,8 @@ pub enum Answer {
     PortUnreachable = 2,
     /// ICMP time exceeded.
     TimeExceeded = 3,
+    /// RST to a segment of a flow whose server went down.
+    ServerGone = 4,
 }
 
 /// Value of map `WORK` (per-CPU array of one). Valid from the phase that hands over to the end of the chain.

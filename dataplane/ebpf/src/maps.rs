@@ -14,11 +14,11 @@ use onearm_dataplane_common::{
     event::{Event, PACE_NS, PACE_SLOTS},
     flow::Bucket4,
     maps::{
-        Addr4, EndpointKey, LastHop, Leg, LegKey, MAX_FLOW_BUCKETS, MAX_GROUPS, MAX_HAIRPIN_PREFIXES,
-        MAX_LAST_HOPS, MAX_LEGS, MAX_NEXT_HOPS, MAX_OWNED, MAX_PREFIXES, MAX_ROUTES, MAX_SERVERS,
-        MAX_SERVICE_KEYS, MAX_SERVICES, MAX_SNAT_POOLS, NeighbourKey, NextHop, Node, Owned, OwnedKey, Route,
-        SCHED_WORDS, SERVER_INDEXES, SLOTS, ScopedPrefix, Server, Service, ServiceKey, SnatPool, SnatRange,
-        Stats, WRR_COUNTERS,
+        Addr4, EndpointKey, LastHop, Leg, LegKey, Limits, MAX_CLIENT_PREFIXES, MAX_FLOW_BUCKETS, MAX_GROUPS,
+        MAX_HAIRPIN_PREFIXES, MAX_LAST_HOPS, MAX_LEGS, MAX_NEXT_HOPS, MAX_OWNED, MAX_PREFIXES, MAX_ROUTES,
+        MAX_SERVERS, MAX_SERVICE_KEYS, MAX_SERVICES, MAX_SNAT_POOLS, NeighbourKey, NextHop, Node, Owned,
+        OwnedKey, Refusals, Route, SCHED_WORDS, SERVER_INDEXES, SLOTS, SOURCES_ROW, ScopedPrefix, Server,
+        Service, ServiceKey, SnatPool, SnatRange, Stats, WRR_COUNTERS,
     },
     phase::{PHASES as PHASE_TABLE, Phase},
     refusal::{METERS, Meter, Rate},
@@ -52,6 +52,18 @@ static SNAT_RANGES: HashMap<OwnedKey, SnatRange> = HashMap::with_max_entries(SLO
 static SERVICES: LpmTrie<ServiceKey, u32> = LpmTrie::with_max_entries(MAX_SERVICE_KEYS, 0);
 #[map]
 static SERVICE: Array<Service> = Array::with_max_entries(SLOTS * MAX_SERVICES, MMAPABLE);
+#[map]
+static LIMITS: Array<Limits> = Array::with_max_entries(SLOTS * MAX_SERVICES, 0);
+#[map]
+static OPEN: Array<u64> = Array::with_max_entries(MAX_SERVICES, MMAPABLE);
+#[map]
+static OPEN_SERVERS: Array<u64> = Array::with_max_entries(SERVER_INDEXES, MMAPABLE);
+#[map]
+static SOURCES: Array<u64> = Array::with_max_entries(2 * SOURCES_ROW, MMAPABLE);
+#[map]
+static CLIENTS: LpmTrie<ScopedPrefix, u32> = LpmTrie::with_max_entries(MAX_CLIENT_PREFIXES, 0);
+#[map]
+static SERVICE_REFUSALS: PerCpuArray<Refusals> = PerCpuArray::with_max_entries(MAX_SERVICES, 0);
 #[map]
 static SCHED: Array<u64> = Array::with_max_entries(SCHED_WORDS, MMAPABLE);
 #[map]
@@ -189,6 +201,13 @@ fn advance(map: &Array<u64>, index: u32, n: u64) -> u64 {
         Some(word) => unsafe { fetch_add(word, n) },
         None => 0,
     }
+}
+
+#[inline(always)]
+fn counted(map: &Array<u64>, index: u32) -> u64 {
+    // SAFETY: a map value; one aligned word.
+    map.get_ptr(index)
+        .map_or(0, |count| unsafe { count.read_volatile() })
 }
 
 #[inline(always)]
@@ -413,10 +432,49 @@ impl Tables for Kernel {
     }
 
     #[inline(always)]
-    fn tally_refused(&self, stats: u32) {
+    fn tally_refused(&self, stats: u32, reason: Counter) {
         add_to(SERVICE_STATS.get_ptr_mut(stats), |s| {
             s.refused = s.refused.wrapping_add(1)
         });
+        add_to(SERVICE_REFUSALS.get_ptr_mut(stats), |r| r.add(reason));
+    }
+
+    #[inline(always)]
+    fn limits(&self, slot: u32, service: u32) -> Option<Limits> {
+        LIMITS
+            .get(slot.wrapping_mul(MAX_SERVICES).wrapping_add(service))
+            .copied()
+    }
+
+    #[inline(always)]
+    fn client_rule(&self, slot: u32, service: u32, addr: Addr4) -> Option<u32> {
+        scoped(&CLIENTS, slot << 24 | service, addr)
+    }
+
+    #[inline(always)]
+    fn open_of_service(&self, stats: u32) -> u64 {
+        counted(&OPEN, stats)
+    }
+
+    #[inline(always)]
+    fn open_of_server(&self, server: u32) -> u64 {
+        counted(&OPEN_SERVERS, server)
+    }
+
+    #[inline(always)]
+    fn add_open(&self, stats: u16, server: u16, n: u64) {
+        advance(&OPEN, u32::from(stats), n);
+        advance(&OPEN_SERVERS, u32::from(server), n);
+    }
+
+    #[inline(always)]
+    fn source(&self, slot: u32) -> u64 {
+        counted(&SOURCES, slot)
+    }
+
+    #[inline(always)]
+    fn add_source(&self, slot: u32, n: u64) {
+        advance(&SOURCES, slot, n);
     }
 
     #[inline(always)]

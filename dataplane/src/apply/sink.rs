@@ -2,8 +2,8 @@
 
 use ipnet::Ipv4Net;
 use onearm_dataplane_common::maps::{
-    LastHop, Leg, LegKey, MAX_LAST_HOPS, MAX_SERVICES, MAX_SNAT_POOLS, NeighbourKey, Route, Server, Service,
-    SnatPool,
+    LastHop, Leg, LegKey, Limits, MAX_LAST_HOPS, MAX_SERVICES, MAX_SNAT_POOLS, NeighbourKey, Route, Server,
+    Service, SnatPool,
 };
 
 use super::Sink;
@@ -31,6 +31,7 @@ impl Sink for MapSink<'_> {
             Entry::ServerNetwork(bits, key, gateway) => maps.server_nets.insert(bits, key, &gateway),
             Entry::Direct(bits, key) => maps.direct.insert(bits, key, &MEMBER),
             Entry::Hairpin(bits, key) => maps.hairpin.insert(bits, key, &MEMBER),
+            Entry::Client(bits, key, rule) => maps.clients.insert(bits, key, &rule),
             Entry::Endpoint(key) => maps.endpoints.insert(&key, &MEMBER),
         }
     }
@@ -45,6 +46,7 @@ impl Sink for MapSink<'_> {
             Entry::ServerNetwork(bits, key, _) => maps.server_nets.remove(bits, key),
             Entry::Direct(bits, key) => maps.direct.remove(bits, key),
             Entry::Hairpin(bits, key) => maps.hairpin.remove(bits, key),
+            Entry::Client(bits, key, _) => maps.clients.remove(bits, key),
             Entry::Endpoint(key) => maps.endpoints.remove(&key),
         }
     }
@@ -56,6 +58,10 @@ impl Sink for MapSink<'_> {
 
     fn set_service_table(&mut self, slot: u32, index: u32, table: u64) {
         self.0.service.store(slot * MAX_SERVICES + index, 0, table);
+    }
+
+    fn set_limits(&mut self, slot: u32, index: u32, limits: &Limits) -> Result<()> {
+        self.0.limits.set(slot * MAX_SERVICES + index, limits)
     }
 
     fn set_pool(&mut self, slot: u32, index: u32, pool: SnatPool) -> Result<()> {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use ipnet::Ipv4Net;
 use onearm_dataplane_common::maps::{
-    self, Leg, LegKey, NeighbourKey, OwnedKey, Route, Server, Service, ServiceKey, SnatPool,
+    self, Leg, LegKey, Limits, NeighbourKey, OwnedKey, Route, Server, Service, ServiceKey, SnatPool,
 };
 use onearm_types::GroupId;
 use proptest::prelude::*;
@@ -15,8 +15,9 @@ use crate::identity::IndexSet;
 use crate::next_hops::{self, LegSpec, Mirror, Neighbour, NextHops, RouteSpec, Via};
 use crate::sched_space::Region;
 use crate::tables::{
-    Entry, Hairpin, Mode, OwnedAddress, OwnedKinds, Protocol, Registry, Scheduler, ServerChange, ServerId,
-    ServerNetwork, ServerSpec, ServiceSpec, SnatPoolSpec, SnatRangeSpec, Tables, TablesError,
+    Entry, Hairpin, LimitsSpec, Mode, OnServerDown, OwnedAddress, OwnedKinds, Protocol, Registry, Scheduler,
+    ServerChange, ServerId, ServerNetwork, ServerSpec, ServiceSpec, SnatPoolSpec, SnatRangeSpec, Tables,
+    TablesError,
 };
 
 const VIP: Ipv4Addr = Ipv4Addr::new(192, 168, 100, 100);
@@ -53,6 +54,8 @@ fn service(name: &str, port: u16, servers: &[u8]) -> ServiceSpec {
             last: 39_999,
         }],
         idle_timeout: Duration::from_mins(15),
+        limits: LimitsSpec::default(),
+        on_server_down: OnServerDown::default(),
         servers: servers
             .iter()
             .map(|n| ServerSpec {
@@ -97,6 +100,7 @@ fn tables(services: Vec<ServiceSpec>) -> Tables {
 struct Fake {
     keyed: Vec<Entry>,
     services: BTreeMap<u32, Service>,
+    limits: BTreeMap<u32, Limits>,
     pools: BTreeMap<u32, SnatPool>,
     sched: BTreeMap<u32, u16>,
     servers: BTreeMap<u32, Server>,
@@ -151,7 +155,7 @@ impl Fake {
                     Entry::Connected(_, key, _) | Entry::ServerNetwork(_, key, _) | Entry::Direct(_, key) => {
                         u32::from_be_bytes(key.scope) == slot
                     }
-                    Entry::Hairpin(_, key) => u32::from(key.scope[0]) == slot,
+                    Entry::Hairpin(_, key) | Entry::Client(_, key, _) => u32::from(key.scope[0]) == slot,
                     Entry::Endpoint(key) => u32::from(key.slot) == slot,
                 })
                 .count()
@@ -187,6 +191,12 @@ impl Sink for Fake {
             .get_mut(&(slot * maps::MAX_SERVICES + index))
             .unwrap()
             .table = table;
+    }
+    fn set_limits(&mut self, slot: u32, index: u32, limits: &Limits) -> Result<()> {
+        assert_ne!(slot, self.slot);
+        self.step()?;
+        self.limits.insert(slot * maps::MAX_SERVICES + index, *limits);
+        Ok(())
     }
     fn set_pool(&mut self, slot: u32, index: u32, pool: SnatPool) -> Result<()> {
         assert_ne!(slot, self.slot);
@@ -367,7 +377,10 @@ fn the_entries_of_a_generation_say_what_the_tables_say() {
     let written = bench.maps.servers[&bench.index("web", 0)];
     assert_eq!(
         (written.net, written.flags),
-        (1, maps::server::USED | maps::server::UP)
+        (
+            1,
+            maps::server::USED | maps::server::UP | 1 << maps::server::WEIGHT_SHIFT
+        )
     );
 }
 
@@ -490,7 +503,10 @@ fn the_index_of_a_removed_server_is_not_given_to_another_while_a_flow_names_it()
     let left = bench.maps.servers[&ten];
     assert_eq!(
         (left.addr, left.flags),
-        (u32::from_ne_bytes(server(10).octets()), maps::server::USED)
+        (
+            u32::from_ne_bytes(server(10).octets()),
+            maps::server::USED | 1 << maps::server::WEIGHT_SHIFT
+        )
     );
     let mut in_use = IndexSet::new();
     in_use.insert(u16::try_from(ten).unwrap());
@@ -504,7 +520,7 @@ fn the_index_of_a_removed_server_is_not_given_to_another_while_a_flow_names_it()
     assert_eq!(bench.index("web", 2), ten);
     assert_eq!(
         bench.maps.servers[&ten].flags,
-        maps::server::USED | maps::server::UP
+        maps::server::USED | maps::server::UP | 1 << maps::server::WEIGHT_SHIFT
     );
     bench.apply(&tables(vec![service("web", 80, &[11])])).unwrap();
     assert_eq!(bench.reclaim(&IndexSet::new()), 2);
@@ -538,9 +554,10 @@ fn a_server_going_down_leaves_the_table_by_one_store_and_comes_back() {
         before.table & 0xffff_ffff,
         "a fresh region"
     );
+    let weight = 1 << maps::server::WEIGHT_SHIFT;
     assert_eq!(
         bench.maps.servers[&bench.index("web", 0)].flags,
-        maps::server::USED
+        maps::server::USED | maps::server::RESETS | weight
     );
     assert_eq!(bench.maps.graces, graces, "no waiting for one change");
 

@@ -2,10 +2,16 @@
 
 use std::sync::Arc;
 
+use onearm_dataplane_common::flow::State;
+use onearm_dataplane_common::maps::{MAX_SERVICES, SERVER_INDEXES};
+
 use super::{FlowCounts, FlowTable, idle, tick};
+use crate::mapping::Words;
 
 /// Passes that must agree before a count is corrected.
 const PASSES: usize = 4;
+const SERVICES: usize = MAX_SERVICES as usize;
+const SERVERS: usize = SERVER_INDEXES as usize;
 
 /// What one slice did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -25,8 +31,40 @@ pub struct Expiry {
     table: Arc<FlowTable>,
     next: u32,
     counts: FlowCounts,
-    /// By how much the programs' count of half-open flows was above the counted at the end of the last passes.
-    drifts: [i64; PASSES - 1],
+    /// Flows not closing seen in this pass, by service and by server.
+    open: [Vec<u32>; 2],
+    drifts: Drift,
+    /// The same for `open`.
+    open_drifts: [Vec<Drift>; 2],
+}
+
+/// By how much the programs' count was above the counted at the end of the last passes.
+#[derive(Clone, Copy, Debug, Default)]
+struct Drift([i64; PASSES - 1]);
+
+impl Drift {
+    /// Takes note of one more difference; what has lasted is to be taken away, 0 if nothing has.
+    ///
+    /// Flows come and go during a pass, so one difference proves nothing; what some passes in a row agree on in sign and
+    /// at least in size is taken for an error (a program that was interrupted between a flow and its count leaves one).
+    /// Should it be none, because the number rose through all of them, the next passes take the correction back.
+    fn lasting(&mut self, drift: i64) -> i64 {
+        let all = || self.0.iter().copied().chain([drift]);
+        let lasting = if all().all(|d| d > 0) {
+            all().min().unwrap_or_default()
+        } else if all().all(|d| d < 0) {
+            all().max().unwrap_or_default()
+        } else {
+            0
+        };
+        if lasting == 0 {
+            self.0.rotate_left(1);
+            self.0[PASSES - 2] = drift;
+        } else {
+            self.0 = [0; PASSES - 1];
+        }
+        lasting
+    }
 }
 
 impl Expiry {
@@ -36,7 +74,9 @@ impl Expiry {
             table,
             next: 0,
             counts: FlowCounts::default(),
-            drifts: [0; PASSES - 1],
+            open: [vec![0; SERVICES], vec![0; SERVERS]],
+            drifts: Drift::default(),
+            open_drifts: [vec![Drift::default(); SERVICES], vec![Drift::default(); SERVERS]],
         }
     }
 
@@ -46,6 +86,7 @@ impl Expiry {
         let end = self.table.buckets().min(self.next.saturating_add(budget));
         let mut removed = 0;
         let (table, counts) = (&self.table, &mut self.counts);
+        let [services, servers] = &mut self.open;
         table.visit(self.next..end, |seen| {
             let timeout = table.timeout(&seen.forward);
             let silent = idle(&seen.forward, now) > timeout
@@ -55,7 +96,18 @@ impl Expiry {
             if silent && table.remove(seen.at, seen.forward.incarnation).is_some() {
                 removed += 1;
             } else {
-                counts.add(seen.forward.state());
+                let state = seen.forward.state();
+                counts.add(state);
+                if state != State::Closing {
+                    for (open, index) in [
+                        (&mut *services, seen.forward.stats),
+                        (servers, seen.forward.server),
+                    ] {
+                        if let Some(open) = open.get_mut(usize::from(index)) {
+                            *open += 1;
+                        }
+                    }
+                }
             }
         });
         self.next = end;
@@ -66,34 +118,23 @@ impl Expiry {
     fn end_pass(&mut self) -> FlowCounts {
         self.next = 0;
         let counts = std::mem::take(&mut self.counts);
-        self.correct(counts.half_open);
+        let tallies = &self.table.tallies;
+        correct(&tallies.half_open, 0, &mut self.drifts, counts.half_open);
+        let words = [&tallies.open, &tallies.open_servers];
+        for ((words, open), drifts) in words.into_iter().zip(&mut self.open).zip(&mut self.open_drifts) {
+            for ((index, open), drift) in (0..).zip(open).zip(drifts) {
+                correct(words, index, drift, u64::from(std::mem::take(open)));
+            }
+        }
         counts
     }
+}
 
-    /// Takes the lasting part of a wrong count of half-open flows away.
-    ///
-    /// Flows come and go during a pass, so one difference proves nothing; what some passes in a row agree on in sign and
-    /// at least in size is taken for an error (a program that was interrupted between a flow and its count leaves one).
-    /// Should it be none, because the number rose through all of them, the next passes take the correction back.
-    fn correct(&mut self, counted: u64) {
-        let programs = self.table.half_open.load(0, 0).cast_signed();
-        let drift = programs.saturating_sub_unsigned(counted);
-        let all = || self.drifts.iter().copied().chain([drift]);
-        let lasting = if all().all(|d| d > 0) {
-            all().min().unwrap_or_default()
-        } else if all().all(|d| d < 0) {
-            all().max().unwrap_or_default()
-        } else {
-            0
-        };
-        if lasting == 0 {
-            self.drifts.rotate_left(1);
-            self.drifts[PASSES - 2] = drift;
-        } else {
-            self.table
-                .half_open
-                .add(0, 0, lasting.wrapping_neg().cast_unsigned());
-            self.drifts = [0; PASSES - 1];
-        }
+/// Takes the lasting part of a wrong count away.
+fn correct(words: &Words<u64>, index: u32, drift: &mut Drift, counted: u64) {
+    let programs = words.load(index, 0).cast_signed();
+    let lasting = drift.lasting(programs.saturating_sub_unsigned(counted));
+    if lasting != 0 {
+        words.add(index, 0, lasting.wrapping_neg().cast_unsigned());
     }
 }

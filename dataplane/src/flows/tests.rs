@@ -6,11 +6,13 @@ use std::sync::Arc;
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::unistd::ftruncate;
 use onearm_dataplane_common::flow::{Bucket4, FlowEntry4, flags, hop, lock, seen};
-use onearm_dataplane_common::maps::{Node, TICK_SHIFT, mode, proto};
+use onearm_dataplane_common::maps::{
+    MAX_SERVICES, Node, SERVER_INDEXES, SOURCES_ROW, TICK_SHIFT, mode, proto,
+};
 use onearm_dataplane_common::table;
 use proptest::prelude::*;
 
-use super::{Expiry, FlowCounts, FlowFilter, FlowState, FlowTable};
+use super::{Expiry, FlowCounts, FlowFilter, FlowState, FlowTable, Tallies};
 use crate::mapping::{Mapping, Words};
 
 const BUCKETS: u32 = 64;
@@ -27,7 +29,13 @@ fn flow_table() -> Arc<FlowTable> {
     };
     let len = BUCKETS as usize * size_of::<Bucket4>();
     let buckets = Mapping::new(memory(len).as_fd(), len).unwrap();
-    let half_open = Words::new(memory(8).as_fd(), 1).unwrap();
+    let words = |len: u32| Words::new(memory(8 * len as usize).as_fd(), len).unwrap();
+    let tallies = Tallies {
+        half_open: words(1),
+        open: words(MAX_SERVICES),
+        open_servers: words(SERVER_INDEXES),
+        sources: words(2 * SOURCES_ROW),
+    };
     let node = Node {
         flow_hash_key: [3, 4],
         flow_bucket_mask: BUCKETS - 1,
@@ -35,7 +43,7 @@ fn flow_table() -> Arc<FlowTable> {
         closing_ticks: CLOSING,
         ..Node::default()
     };
-    Arc::new(FlowTable::new(buckets, half_open, &node))
+    Arc::new(FlowTable::new(buckets, tallies, &node))
 }
 
 /// Time at the start of a tick, ns.
@@ -110,7 +118,7 @@ fn insert(table: &FlowTable, pair: &(FlowEntry4, FlowEntry4)) -> u32 {
     let owner = lock::USER | u64::from(std::process::id());
     let at = table::insert_pair(&table.memory, &table.geometry, owner, &pair.0, &pair.1).unwrap();
     if pair.0.state() == onearm_dataplane_common::flow::State::HalfOpen {
-        table.half_open.add(0, 0, 1);
+        table.tallies.half_open.add(0, 0, 1);
     }
     at
 }
@@ -308,7 +316,7 @@ fn a_wrong_count_of_half_open_flows_is_corrected_after_four_passes() {
         for n in 0..10 {
             insert(&flows, &pair(n, proto::TCP, FlowState::HalfOpen, (0, 0)));
         }
-        flows.half_open.add(0, 0, error);
+        flows.tallies.half_open.add(0, 0, error);
         let mut expiry = Expiry::new(Arc::clone(&flows));
         for _ in 0..3 {
             expiry.expire(at(0), BUCKETS);
@@ -317,11 +325,11 @@ fn a_wrong_count_of_half_open_flows_is_corrected_after_four_passes() {
         expiry.expire(at(0), BUCKETS);
         assert_eq!(flows.half_open(), 10);
         // A difference that comes and goes is none.
-        flows.half_open.add(0, 0, 3);
+        flows.tallies.half_open.add(0, 0, 3);
         expiry.expire(at(0), BUCKETS);
-        flows.half_open.add(0, 0, 6_u64.wrapping_neg());
+        flows.tallies.half_open.add(0, 0, 6_u64.wrapping_neg());
         expiry.expire(at(0), BUCKETS);
-        flows.half_open.add(0, 0, 3);
+        flows.tallies.half_open.add(0, 0, 3);
         assert_eq!(flows.half_open(), 10);
     }
 }
@@ -329,7 +337,7 @@ fn a_wrong_count_of_half_open_flows_is_corrected_after_four_passes() {
 #[test]
 fn a_half_open_count_below_zero_is_shown_as_none() {
     let flows = flow_table();
-    flows.half_open.add(0, 0, u64::MAX);
+    flows.tallies.half_open.add(0, 0, u64::MAX);
     assert_eq!(flows.half_open(), 0);
 }
 

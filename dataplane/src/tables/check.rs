@@ -60,6 +60,16 @@ pub(super) fn tables(tables: &Tables) -> Result<()> {
         maps::MAX_HAIRPIN_PREFIXES / maps::SLOTS,
     )?;
 
+    at_most(
+        "client prefixes",
+        tables
+            .services
+            .iter()
+            .map(|s| s.limits.allow.len() + s.limits.deny.len())
+            .sum(),
+        maps::MAX_CLIENT_PREFIXES / maps::SLOTS,
+    )?;
+
     // A range of ports takes several prefixes of the trie.
     let prefixes = tables
         .services
@@ -213,6 +223,8 @@ fn service(service: &ServiceSpec) -> Result<()> {
     if let Hairpin::Listed(prefixes) = &service.hairpin {
         prefixes_once("hairpin prefix", prefixes.iter())?;
     }
+    let (allow, deny) = (&service.limits.allow, &service.limits.deny);
+    prefixes_once("client prefix", allow.iter().chain(deny))?;
     let mut seen = BTreeSet::new();
     for server in &service.servers {
         if !seen.insert(server.id) {

@@ -11,8 +11,8 @@ use onearm_dataplane_common::maps::{
 use super::check::{self, Result};
 use super::ports::blocks;
 use super::{
-    Hairpin, Mode, OwnedKinds, Protocol, Scheduler, ServerChange, ServerId, ServerSpec, ServiceSpec, Tables,
-    TablesError,
+    Hairpin, LimitsSpec, Mode, OnServerDown, OwnedKinds, Protocol, Scheduler, ServerChange, ServerId,
+    ServerSpec, ServiceSpec, Tables, TablesError,
 };
 use crate::identity::{Identities, IndexSet};
 use crate::next_hops::HopKey;
@@ -53,7 +53,23 @@ pub(crate) struct ServiceState {
     pub(crate) spec: ServiceSpec,
     /// Indexes into `SERVERS`, in the order of the configuration.
     pub(crate) servers: Vec<u32>,
+    /// Of each server: it went down while the pair knew it, and has not come back.
+    fallen: Vec<bool>,
     table: Region,
+}
+
+impl ServiceState {
+    /// Flags of the server at a position.
+    fn flags(&self, at: usize) -> u32 {
+        let server = &self.spec.servers[at];
+        let others = self.spec.servers.iter().any(|s| s.up && s.weight > 0);
+        let resets = self.fallen[at] && others && self.spec.on_server_down == OnServerDown::Reset;
+        let bit = |set, bit| if set { bit } else { 0 };
+        maps::server::USED
+            | bit(server.up, maps::server::UP)
+            | bit(resets, maps::server::RESETS)
+            | u32::from(server.weight) << maps::server::WEIGHT_SHIFT
+    }
 }
 
 /// An entry of a map whose keys name the slot.
@@ -71,6 +87,8 @@ pub(crate) enum Entry {
     Direct(u32, ScopedPrefix),
     /// Prefix length, key.
     Hairpin(u32, ScopedPrefix),
+    /// Prefix length, key, [`maps::service::ALLOW`] or `DENY`.
+    Client(u32, ScopedPrefix, u32),
     Endpoint(EndpointKey),
 }
 
@@ -81,6 +99,8 @@ pub(crate) struct Image {
     pub(crate) entries: Vec<Entry>,
     /// (service index, value) of array `SERVICE`, without slot.
     pub(crate) services: Vec<(u32, Service)>,
+    /// (service index, value) of array `LIMITS`, without slot.
+    pub(crate) limits: Vec<(u32, maps::Limits)>,
     /// Array `SNAT_POOLS` from its start, without slot.
     pub(crate) pools: Vec<SnatPool>,
     /// Scheduler tables that are not in the map yet.
@@ -107,8 +127,8 @@ pub(crate) struct Rescheduled {
     pub(crate) schedules: Vec<(Region, Vec<u16>)>,
     /// (service index, value of `Service::table`).
     pub(crate) tables: Vec<(u32, u64)>,
-    /// (server index, up).
-    pub(crate) servers: Vec<(u32, bool)>,
+    /// (server index, flags).
+    pub(crate) servers: Vec<(u32, u32)>,
 }
 
 /// Builds everything one generation needs in `slot`.
@@ -150,7 +170,7 @@ pub(crate) fn compile(
     let mut services = BTreeMap::new();
     for (name, (index, spec)) in states {
         let state = new.service(index, spec, registry.services.get(&name), &mut image)?;
-        for (server, at) in spec.servers.iter().zip(&state.servers) {
+        for (position, (server, at)) in spec.servers.iter().zip(&state.servers).enumerate() {
             let retired = hops.retired();
             let hop = hops
                 .take(&HopKey::Server(server.id.addr))
@@ -158,7 +178,7 @@ pub(crate) fn compile(
                     what: "next hop",
                     retired,
                 })?;
-            servers.push((*at, new.server(server, hop)));
+            servers.push((*at, new.server(server, hop, state.flags(position))));
         }
         entries_of(&state, slot, &mut image);
         services.insert(name, state);
@@ -236,13 +256,13 @@ impl Registry {
             .map_or(0, |(_, id)| *id)
     }
 
-    fn server(&self, spec: &ServerSpec, next_hop: u32) -> Server {
+    fn server(&self, spec: &ServerSpec, next_hop: u32, flags: u32) -> Server {
         Server {
             addr: addr4(spec.id.addr),
             port: spec.id.port.to_be(),
             net: self.net(spec.id.addr),
             next_hop,
-            flags: maps::server::USED | if spec.up { maps::server::UP } else { 0 },
+            flags,
         }
     }
 
@@ -276,8 +296,18 @@ impl Registry {
             Some(before) => before.table,
             None => self.schedule(spec, &servers, &mut image.schedules)?,
         };
+        let fallen = |server: &ServerSpec| {
+            let before = before.filter(|b| b.index == index)?;
+            let at = before.spec.servers.iter().position(|s| s.id == server.id)?;
+            Some(!server.up && (before.fallen[at] || before.spec.servers[at].up))
+        };
         Ok(ServiceState {
             index,
+            fallen: spec
+                .servers
+                .iter()
+                .map(|server| fallen(server).unwrap_or(false))
+                .collect(),
             spec: spec.clone(),
             servers,
             table,
@@ -333,7 +363,7 @@ impl Registry {
             server.weight = change.weight.unwrap_or(server.weight);
             server.up = change.up.unwrap_or(server.up);
             if server.up != before.up {
-                out.servers.push((state.servers[at], server.up));
+                state.fallen[at] = before.up;
             }
             if *server != before {
                 touched.insert(change.service.as_str());
@@ -345,6 +375,8 @@ impl Registry {
             };
             let table = self.schedule(&state.spec, &state.servers, &mut out.schedules)?;
             out.tables.push((state.index, table.table()));
+            let flags = (0..state.servers.len()).map(|at| (state.servers[at], state.flags(at)));
+            out.servers.extend(flags);
             self.limbo.push(std::mem::replace(&mut state.table, table));
             self.services.insert(name.to_owned(), state);
         }
@@ -392,8 +424,8 @@ fn positions(key: [u64; 2], spec: &ServiceSpec) -> Vec<u8> {
         })
         .collect();
     match spec.scheduler {
-        Scheduler::Maglev => maglev::table(key, &candidates),
-        Scheduler::Wrr => wrr::sequence(&candidates),
+        Scheduler::Maglev | Scheduler::SourceHash => maglev::table(key, &candidates),
+        Scheduler::Wrr | Scheduler::Wlc => wrr::sequence(&candidates),
     }
 }
 
@@ -491,6 +523,8 @@ fn entries_of(state: &ServiceState, slot: u8, image: &mut Image) {
         scheduler: match spec.scheduler {
             Scheduler::Maglev => maps::scheduler::MAGLEV,
             Scheduler::Wrr => maps::scheduler::WRR,
+            Scheduler::Wlc => maps::scheduler::WLC,
+            Scheduler::SourceHash => maps::scheduler::SOURCE_HASH,
         },
         hairpin: match spec.hairpin {
             Hairpin::Off => maps::hairpin::OFF,
@@ -502,8 +536,30 @@ fn entries_of(state: &ServiceState, slot: u8, image: &mut Image) {
         snat_len: narrow(spec.snat.len()),
         idle_ticks: check::ticks(spec.idle_timeout).unwrap_or(1),
         stats: state.index,
+        options: options(&spec.limits),
+        _pad: 0,
     };
     image.services.push((state.index, value));
+    image.limits.push((state.index, spec.limits.value()));
+    for (prefixes, rule) in [
+        (&spec.limits.allow, maps::service::ALLOW),
+        (&spec.limits.deny, maps::service::DENY),
+    ] {
+        for prefix in prefixes {
+            let (bits, key) = scoped(u32::from(slot) << 24 | state.index, *prefix);
+            image.entries.push(Entry::Client(bits, key, rule));
+        }
+    }
+}
+
+fn options(limits: &LimitsSpec) -> u32 {
+    let bit = |set, bit| if set { bit } else { 0 };
+    bit(limits.value() != maps::Limits::default(), maps::service::LIMITED)
+        | bit(
+            !limits.allow.is_empty() || !limits.deny.is_empty(),
+            maps::service::CLIENTS,
+        )
+        | bit(!limits.allow.is_empty(), maps::service::ALLOWED_ONLY)
 }
 
 /// Where the servers of `dnat` services answer from.

@@ -6,8 +6,9 @@ use onearm_dataplane_common::maps::{self, ScopedPrefix, ServiceKey};
 use onearm_types::GroupId;
 
 use super::{
-    Compiled, Entry, Hairpin, Mode, OwnedAddress, OwnedKinds, Protocol, Registry, Scheduler, ServerId,
-    ServerNetwork, ServerSpec, ServiceSpec, SnatPoolSpec, SnatRangeSpec, Tables, TablesError, compile,
+    Compiled, Entry, Hairpin, LimitsSpec, Mode, OnServerDown, OwnedAddress, OwnedKinds, Protocol, Registry,
+    Scheduler, ServerId, ServerNetwork, ServerSpec, ServiceSpec, SnatPoolSpec, SnatRangeSpec, Tables,
+    TablesError, compile,
 };
 use crate::identity::Identities;
 
@@ -53,6 +54,8 @@ fn service(name: &str) -> ServiceSpec {
         group: GroupId::FIRST,
         snat: Vec::new(),
         idle_timeout: Duration::from_mins(15),
+        limits: LimitsSpec::default(),
+        on_server_down: OnServerDown::default(),
         servers: vec![server(10)],
     }
 }
@@ -73,6 +76,45 @@ fn refused(change: impl FnOnce(&mut Tables)) -> TablesError {
     let mut tables = good();
     change(&mut tables);
     build(&tables).unwrap_err()
+}
+
+#[test]
+fn limits_are_told_to_the_programs_only_where_there_are_some() {
+    let value = |limits: LimitsSpec| {
+        let mut tables = good();
+        tables.services[0].limits = limits;
+        let image = build(&tables).unwrap().image;
+        let clients = image
+            .entries
+            .iter()
+            .filter(|entry| matches!(entry, Entry::Client(..)))
+            .count();
+        (image.services[0].1.options, image.limits[0].1, clients)
+    };
+    assert_eq!(value(LimitsSpec::default()), (0, maps::Limits::default(), 0));
+    let (options, limits, clients) = value(LimitsSpec {
+        max_connections: Some(5),
+        max_new_per_second: Some(1_000),
+        deny: vec![net("10.1.0.0/16")],
+        ..LimitsSpec::default()
+    });
+    assert_eq!(options, maps::service::LIMITED | maps::service::CLIENTS);
+    assert_eq!((limits.max_connections, limits.max_per_source), (5, 0));
+    assert_eq!(
+        (limits.new_cost_ns, limits.new_burst_ns),
+        (1_000_000, 100_000_000)
+    );
+    assert_eq!(clients, 1);
+    let (options, ..) = value(LimitsSpec {
+        allow: vec![net("10.0.0.0/8")],
+        ..LimitsSpec::default()
+    });
+    assert_eq!(options, maps::service::CLIENTS | maps::service::ALLOWED_ONLY);
+    let twice = refused(|t| {
+        t.services[0].limits.allow = vec![net("10.0.0.0/8")];
+        t.services[0].limits.deny = vec![net("10.0.0.0/8")];
+    });
+    assert!(matches!(twice, TablesError::DuplicatePrefix { .. }), "{twice:?}");
 }
 
 #[test]

@@ -14,7 +14,7 @@ use aya::{
 use onearm_dataplane_common::{
     counter::{COUNTERS, Counter},
     flow::{Bucket4, FlowEntry4},
-    maps::{LastHop, MAX_SERVICES, Stats},
+    maps::{LastHop, Limits, MAX_SERVICES, SOURCES_ROW, Stats},
     phase::{EGRESS, MAIN, PHASES},
     refusal::{METERS, Meter},
 };
@@ -164,26 +164,11 @@ impl Engine for Kernel {
         let zeros = |n: u32| (0..n).map(|i| (i, 0u64));
         self.fill_array("FLOWS4", (0..setup.buckets).map(|b| (b, Bucket4::default())));
         self.buckets = setup.buckets;
-        self.fill_array("NODE", [(0, setup.node)]);
-        self.fill_array("GENERATION", [(0, 0u32)]);
-        self.fill_hash("LEGS", &setup.legs);
-        self.fill_hash("OWNED", &setup.owned);
-        self.fill_hash("SNAT_RANGES", &setup.snat_ranges);
-        self.fill_trie("SERVICES", &setup.services);
-        self.fill_array("SERVICE", setup.service.iter().copied());
-        self.fill_array("SCHED", (0u32..).zip(setup.sched.iter().copied()));
+        self.change(setup);
         self.fill_array("WRR", zeros(8));
-        self.fill_array("SERVERS", setup.servers.iter().copied());
-        self.fill_array("SNAT_POOLS", setup.pools.iter().copied());
-        self.fill_trie("CONNECTED", &setup.connected);
-        self.fill_trie("SERVER_NETS", &setup.server_nets);
-        self.fill_trie("DIRECT", &setup.direct);
-        self.fill_trie("HAIRPIN", &setup.hairpin);
-        let endpoints: Vec<_> = setup.endpoints.iter().map(|e| (*e, 1u32)).collect();
-        self.fill_hash("SERVER_ENDPOINTS", &endpoints);
-        self.fill_array("NEXT_HOPS", setup.next_hops.iter().copied());
-        self.fill_hash("NEIGHBOURS", &setup.neighbours);
-        self.fill_trie("ROUTES", &setup.routes);
+        self.fill_array("OPEN", zeros(8));
+        self.fill_array("OPEN_SERVERS", zeros(8));
+        self.fill_array("SOURCES", zeros(2 * SOURCES_ROW));
         self.fill_hash::<LastHop, u32>("LAST_HOP_INDEX", &[]);
         for counter in ["LAST_HOP_NEXT", "HALF_OPEN"] {
             self.fill_array(counter, zeros(1));
@@ -203,6 +188,31 @@ impl Engine for Kernel {
             stats.set(service, zero, 0).expect("in range");
         }
         self.lease(true);
+    }
+
+    fn change(&mut self, setup: &Setup) {
+        self.fill_array("NODE", [(0, setup.node)]);
+        self.fill_array("GENERATION", [(0, 0u32)]);
+        self.fill_hash("LEGS", &setup.legs);
+        self.fill_hash("OWNED", &setup.owned);
+        self.fill_hash("SNAT_RANGES", &setup.snat_ranges);
+        self.fill_trie("SERVICES", &setup.services);
+        self.fill_array("SERVICE", setup.service.iter().copied());
+        self.fill_array("LIMITS", (0..8).map(|n| (n, Limits::default())));
+        self.fill_array("LIMITS", setup.limits.iter().copied());
+        self.fill_trie("CLIENTS", &setup.clients);
+        self.fill_array("SCHED", (0u32..).zip(setup.sched.iter().copied()));
+        self.fill_array("SERVERS", setup.servers.iter().copied());
+        self.fill_array("SNAT_POOLS", setup.pools.iter().copied());
+        self.fill_trie("CONNECTED", &setup.connected);
+        self.fill_trie("SERVER_NETS", &setup.server_nets);
+        self.fill_trie("DIRECT", &setup.direct);
+        self.fill_trie("HAIRPIN", &setup.hairpin);
+        let endpoints: Vec<_> = setup.endpoints.iter().map(|e| (*e, 1u32)).collect();
+        self.fill_hash("SERVER_ENDPOINTS", &endpoints);
+        self.fill_array("NEXT_HOPS", setup.next_hops.iter().copied());
+        self.fill_hash("NEIGHBOURS", &setup.neighbours);
+        self.fill_trie("ROUTES", &setup.routes);
     }
 
     fn run(&mut self, frame: &[u8]) -> (Verdict, Vec<u8>) {

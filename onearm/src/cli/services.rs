@@ -5,7 +5,7 @@ use comfy_table::Cell;
 use super::Daemon;
 use super::exit::{Exit, Failure};
 use super::output::{self, number, span};
-use crate::control::{ServerHealth, ServerStatus, ServiceStatus};
+use crate::control::{Refusals, ServerHealth, ServerStatus, ServiceStatus};
 
 pub(super) fn run(args: &Daemon) -> Result<Exit, Failure> {
     let services = args.connect()?.services()?;
@@ -64,11 +64,34 @@ pub(super) fn show(services: &[ServiceStatus]) -> String {
             ]);
         }
         text.push_str(&output::draw(&table));
+        if let Some(refused) = refused(&service.refusals) {
+            let _ignored = writeln!(text, "  refused: {refused}");
+        }
     }
     if services.is_empty() {
         text.push_str("no services\n");
     }
     text
+}
+
+/// New flows refused, by reason; `None` if there were none.
+fn refused(refusals: &Refusals) -> Option<String> {
+    let reasons = [
+        ("clients not allowed", refusals.denied),
+        ("max_connections", refusals.max_connections),
+        ("max_new_per_second", refusals.max_new_per_second),
+        ("max_per_source", refusals.max_per_source),
+        ("no server", refusals.no_server),
+        ("no source port", refusals.no_port),
+        ("table full", refusals.table_full),
+        ("other", refusals.other),
+    ];
+    let told: Vec<String> = reasons
+        .iter()
+        .filter(|(_, n)| *n > 0)
+        .map(|(reason, n)| format!("{reason} {}", output::grouped(*n)))
+        .collect();
+    (!told.is_empty()).then(|| told.join(", "))
 }
 
 fn address(server: &ServerStatus) -> String {

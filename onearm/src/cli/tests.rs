@@ -109,6 +109,8 @@ fn servers() -> Vec<ServiceStatus> {
             mode: "dnat".into(),
             scheduler: "maglev".into(),
             traffic: Traffic::default(),
+            open: 0,
+            refusals: Refusals::default(),
             servers: vec![
                 server("s1", ServerHealth::Up, 3, check(true, "connected in 0.4 ms")),
                 server(
@@ -128,6 +130,8 @@ fn servers() -> Vec<ServiceStatus> {
             mode: "both-nat".into(),
             scheduler: "wrr".into(),
             traffic: Traffic::default(),
+            open: 0,
+            refusals: Refusals::default(),
             servers: vec![server("s1", ServerHealth::Pending, 0, None)],
         },
     ]

@@ -60,6 +60,8 @@ pub const MAX_FLOWS: RangeInclusive<u64> = 1_024..=16_000_000;
 pub const HALF_OPEN: RangeInclusive<u64> = 64..=16_000_000;
 /// `service.idle_timeout`.
 pub const IDLE_TIMEOUT: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_hours(7 * 24);
+/// `service.max_connections`, `max_new_per_second`, `max_per_source`.
+pub const SERVICE_LIMIT: RangeInclusive<u64> = 1..=16_000_000;
 /// `check.interval`.
 pub const CHECK_INTERVAL: RangeInclusive<Duration> = Duration::from_millis(100)..=Duration::from_hours(1);
 /// `check.timeout`.

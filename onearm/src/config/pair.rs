@@ -169,6 +169,10 @@ pub struct ServiceConfig {
     pub snat: Vec<SnatSource>,
     /// Established flows end after so long without packets, 1 s to 7 days.
     pub idle_timeout: Duration,
+    /// Who may open connections, and how many.
+    pub limits: ServiceLimits,
+    /// What becomes of the flows of a server that goes down while another is up.
+    pub on_server_down: OnServerDown,
     /// How servers are checked; `None` = every server counts as up.
     pub check: Option<Check>,
     /// The servers.
@@ -186,6 +190,31 @@ impl ServiceConfig {
         let configured = self.check.as_ref().and_then(|check| check.port).or(server.port);
         configured.unwrap_or_else(|| self.ports.first().map_or(1, |range| range.first()))
     }
+}
+
+/// Limits of a service; `None` = no limit.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ServiceLimits {
+    /// Most connections at a time, closing ones not counted.
+    pub max_connections: Option<u32>,
+    /// Most new ones a second.
+    pub max_new_per_second: Option<u32>,
+    /// Most connections of one client address at a time.
+    pub max_per_source: Option<u32>,
+    /// Only clients in these prefixes, if there is one.
+    pub allow: Vec<Ipv4Net>,
+    /// No client in these, unless a longer prefix allows it.
+    pub deny: Vec<Ipv4Net>,
+}
+
+/// What becomes of the flows of a server that goes down while another is up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum OnServerDown {
+    /// TCP: reset in answer to the client's next segment. UDP: the next datagram goes to another server.
+    Reset,
+    /// They stay.
+    Keep,
 }
 
 /// A source of translated requests.
@@ -259,12 +288,16 @@ pub enum Hairpin {
 
 /// How a server is chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[serde(rename_all = "kebab-case")]
 pub enum Scheduler {
     /// By a hash of the client that both nodes compute alike.
     Maglev,
     /// In turn, by weight.
     Wrr,
+    /// The one with the fewest connections for its weight, of four in turn.
+    Wlc,
+    /// By a hash of the client's address alone.
+    SourceHash,
 }
 
 impl Scheduler {
@@ -273,6 +306,8 @@ impl Scheduler {
         match self {
             Self::Maglev => "maglev",
             Self::Wrr => "wrr",
+            Self::Wlc => "wlc",
+            Self::SourceHash => "source-hash",
         }
     }
 }

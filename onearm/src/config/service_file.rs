@@ -3,7 +3,10 @@
 use std::time::Duration;
 
 use super::limits;
-use super::pair::{Check, Hairpin, Mode, Protocol, Scheduler, ServerConfig, ServiceConfig, SnatSource};
+use super::pair::{
+    Check, Hairpin, Mode, OnServerDown, Protocol, Scheduler, ServerConfig, ServiceConfig, ServiceLimits,
+    SnatSource,
+};
 use super::port_range::PortRange;
 use super::walk::{Field, Keys, Table, Walk};
 
@@ -23,6 +26,12 @@ pub(super) const SERVICE: Keys = Keys {
         "snat",
         "snat_ports",
         "idle_timeout",
+        "max_connections",
+        "max_new_per_second",
+        "max_per_source",
+        "allow",
+        "deny",
+        "on_server_down",
         "check",
         "server",
     ],
@@ -65,16 +74,14 @@ pub(super) fn service(walk: &mut Walk<'_>, field: &Field<'_>) -> Option<(Service
     let ports = walk.need(&table, "ports", "write ports = [80] or [\"8000-8100\"]", ports);
     let mode = walk.need(&table, "mode", "write mode = \"dnat\" or \"both-nat\"", mode);
     let hairpin = walk.or(&table, "hairpin", Hairpin::Auto, hairpin);
-    let schedulers = [("maglev", Scheduler::Maglev), ("wrr", Scheduler::Wrr)];
+    let schedulers = [
+        ("maglev", Scheduler::Maglev),
+        ("wrr", Scheduler::Wrr),
+        ("wlc", Scheduler::Wlc),
+        ("source-hash", Scheduler::SourceHash),
+    ];
     let scheduler = walk.or(&table, "scheduler", Scheduler::Maglev, |walk, field| {
-        let later = [
-            ("wlc", "weighted least connections are not in this build"),
-            (
-                "source-hash",
-                "source hash with persistence is not in this build (maglev keeps a client on its server)",
-            ),
-        ];
-        walk.choice(field, &schedulers, &later)
+        walk.choice(field, &schedulers, &[])
     });
     let default_range = PortRange::new(DEFAULT_SNAT_PORTS.0, DEFAULT_SNAT_PORTS.1).expect("a range");
     let ports_of_all = walk.or(&table, "snat_ports", default_range, |walk, field| {
@@ -98,6 +105,11 @@ pub(super) fn service(walk: &mut Walk<'_>, field: &Field<'_>) -> Option<(Service
     let idle_timeout = walk.or(&table, "idle_timeout", default_idle, |walk, field| {
         walk.duration(field, limits::IDLE_TIMEOUT)
     });
+    let limits = service_limits(walk, &table);
+    let downs = [("reset", OnServerDown::Reset), ("keep", OnServerDown::Keep)];
+    let on_server_down = walk.or(&table, "on_server_down", OnServerDown::Reset, |walk, field| {
+        walk.choice(field, &downs, &[])
+    });
     let check = walk.may(&table, "check", check);
     let (places, servers) = servers(walk, &table);
     let service = ServiceConfig {
@@ -111,10 +123,38 @@ pub(super) fn service(walk: &mut Walk<'_>, field: &Field<'_>) -> Option<(Service
         scheduler,
         snat,
         idle_timeout,
+        limits,
+        on_server_down,
         check,
         servers,
     };
     Some((service, places))
+}
+
+fn service_limits(walk: &mut Walk<'_>, table: &Table<'_>) -> ServiceLimits {
+    let mut number = |key| {
+        walk.may(table, key, |walk, field| {
+            u32::try_from(walk.integer(field, limits::SERVICE_LIMIT)?).ok()
+        })
+    };
+    let (max_connections, max_new_per_second, max_per_source) = (
+        number("max_connections"),
+        number("max_new_per_second"),
+        number("max_per_source"),
+    );
+    let mut prefixes = |key| {
+        walk.or(table, key, Vec::new(), |walk, field| {
+            walk.list(field, limits::PREFIXES_PER_LIST, Walk::prefix)
+        })
+    };
+    let (allow, deny) = (prefixes("allow"), prefixes("deny"));
+    ServiceLimits {
+        max_connections,
+        max_new_per_second,
+        max_per_source,
+        allow,
+        deny,
+    }
 }
 
 fn ports(walk: &mut Walk<'_>, field: &Field<'_>) -> Option<Vec<PortRange>> {

@@ -2,6 +2,8 @@ use std::net::Ipv4Addr;
 
 use serde::{Deserialize, Serialize};
 
+pub use onearm_dataplane::Refusals;
+
 /// One service of `onearm services`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ServiceStatus {
@@ -15,10 +17,14 @@ pub struct ServiceStatus {
     pub ports: Vec<String>,
     /// `both-nat` or `dnat`.
     pub mode: String,
-    /// `maglev` or `wrr`.
+    /// `maglev`, `wrr`, `wlc` or `source-hash`.
     pub scheduler: String,
     /// Counters of the whole service since the daemon started.
     pub traffic: Traffic,
+    /// Its flows now, closing ones not counted.
+    pub open: u64,
+    /// New flows refused since the daemon started, by reason.
+    pub refusals: Refusals,
     /// Its servers in the order of the file.
     pub servers: Vec<ServerStatus>,
 }

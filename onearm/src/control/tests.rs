@@ -95,6 +95,8 @@ fn service() -> ServiceStatus {
         mode: "dnat".into(),
         scheduler: "maglev".into(),
         traffic: Traffic::default(),
+        open: 0,
+        refusals: Refusals::default(),
         servers: vec![ServerStatus {
             name: "s1".into(),
             address: Ipv4Addr::new(192, 168, 100, 10),

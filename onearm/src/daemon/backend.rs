@@ -197,6 +197,8 @@ fn service_status(
         mode: service.mode.as_str().to_owned(),
         scheduler: service.scheduler.as_str().to_owned(),
         traffic: traffic.map(|t| counted(&t.traffic)).unwrap_or_default(),
+        open: traffic.map_or(0, |t| t.open),
+        refusals: traffic.map(|t| t.refusals).unwrap_or_default(),
         servers: service
             .servers
             .iter()

@@ -73,6 +73,14 @@ pub(crate) fn refused(seen: &Seen) -> Option<NewEvent> {
     let (kind, remedy) = match seen {
         Seen::TableFull { .. } => ("table-full", "raise limits.max_flows"),
         Seen::HalfOpenFull { .. } => ("half-open-full", "a SYN flood, or raise limits.half_open"),
+        Seen::HalfOpenEvicted { .. } => (
+            "half-open-evicted",
+            "a SYN flood, or raise limits.half_open; established connections are not touched",
+        ),
+        Seen::LimitReached { .. } => (
+            "limit-reached",
+            "raise the service's max_connections or max_new_per_second, or find out who calls: onearm services",
+        ),
         Seen::NoPort { .. } => (
             "no-port",
             "give the service more snat addresses or a wider snat_ports",
@@ -80,11 +88,12 @@ pub(crate) fn refused(seen: &Seen) -> Option<NewEvent> {
         Seen::NoServer { .. } => ("no-server", "look at the servers' checks: onearm services"),
         _ => return None,
     };
-    Some(warning(
-        kind,
-        format!("new flows are refused: {}", told(seen)),
-        remedy,
-    ))
+    let what = if matches!(seen, Seen::HalfOpenEvicted { .. }) {
+        "half-open flows give way"
+    } else {
+        "new flows are refused"
+    };
+    Some(warning(kind, format!("{what}: {}", told(seen)), remedy))
 }
 
 fn warning(kind: &'static str, message: String, remedy: &str) -> NewEvent {

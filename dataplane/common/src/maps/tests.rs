@@ -32,8 +32,10 @@ fn map_types_have_the_layout_both_sides_rely_on() {
     layout!(OwnedKey, 8, 4, [addr: 0, slot: 4]);
     layout!(Owned, 4, 1, [kinds: 0, leg: 1, group: 2, _pad: 3]);
     layout!(ServiceKey, 8, 1, [slot: 0, proto: 1, addr: 2, port: 6]);
-    layout!(Service, 24, 8, [table: 0, mode: 8, scheduler: 9, hairpin: 10, group: 11, snat_base: 12, snat_len: 14,
-        idle_ticks: 16, stats: 20]);
+    layout!(Limits, 24, 8, [max_connections: 0, max_per_source: 4, new_cost_ns: 8, new_burst_ns: 16]);
+    layout!(Refusals, 64, 8, [denied: 0, connections: 8, rate: 16, per_source: 24, no_server: 32, no_port: 40, table: 48, other: 56]);
+    layout!(Service, 32, 8, [table: 0, mode: 8, scheduler: 9, hairpin: 10, group: 11, snat_base: 12, snat_len: 14,
+        idle_ticks: 16, stats: 20, options: 24, _pad: 28]);
     layout!(Server, 16, 4, [addr: 0, port: 4, net: 6, next_hop: 8, flags: 12]);
     layout!(ScopedPrefix, 8, 1, [scope: 0, addr: 4]);
     layout!(EndpointKey, 8, 4, [addr: 0, port: 4, proto: 6, slot: 7]);

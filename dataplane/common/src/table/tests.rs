@@ -122,7 +122,11 @@ fn a_pair_is_found_from_both_sides_and_gone_from_both_after_removal() {
         None,
         "another incarnation is not removed"
     );
-    assert_eq!(remove(&m, &g, reply.at, f.incarnation), Some(State::HalfOpen));
+    let ended = remove(&m, &g, reply.at, f.incarnation).expect("it was there");
+    assert_eq!(
+        (ended.state, ended.server, ended.counted),
+        (State::HalfOpen, f.server, None)
+    );
     assert_eq!(
         remove(&m, &g, at, f.incarnation),
         None,

@@ -1,5 +1,6 @@
 //! The table of packet cases, run over ordinary memory and in the kernel.
 
+mod admission;
 mod arp;
 mod balanced;
 mod choice;
@@ -38,7 +39,8 @@ pub fn case<E: Engine>(description: &'static str, setup: fn() -> Setup, check: f
 
 /// Runs every case, each from an empty table; names all that fail.
 pub fn run_all<E: Engine>(engine: &mut E) {
-    let tables: [Vec<Case<E>>; 12] = [
+    let tables: [Vec<Case<E>>; 13] = [
+        admission::cases(),
         arp::cases(),
         balanced::cases(),
         choice::cases(),

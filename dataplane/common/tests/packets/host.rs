@@ -15,8 +15,8 @@ use onearm_dataplane_common::{
     evict::evict,
     flow::{Bucket4, FlowEntry4},
     maps::{
-        Addr4, EndpointKey, LastHop, Leg, LegKey, NeighbourKey, NextHop, Node, Owned, OwnedKey, Route,
-        Server, Service, ServiceKey, SnatPool, SnatRange,
+        Addr4, EndpointKey, LastHop, Leg, LegKey, Limits, NeighbourKey, NextHop, Node, Owned, OwnedKey,
+        Refusals, Route, Server, Service, ServiceKey, SnatPool, SnatRange,
     },
     miss::{self, miss},
     packet::Packet,
@@ -93,6 +93,14 @@ unsafe impl Packet for Buffer {
     }
 }
 
+/// What flows are counted for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Counted {
+    Service(u32),
+    Server(u32),
+    Source(u32),
+}
+
 /// Maps in memory.
 pub struct Host {
     setup: Setup,
@@ -109,6 +117,8 @@ pub struct Host {
     meters: RefCell<Vec<Meter>>,
     random: Cell<u32>,
     work: RefCell<Work>,
+    counts: RefCell<HashMap<Counted, u64>>,
+    pub refusals: RefCell<HashMap<u32, Refusals>>,
     pub events: RefCell<Vec<Event>>,
     pub tallied: RefCell<Vec<(u16, u16, bool, u64)>>,
 }
@@ -130,6 +140,8 @@ impl Host {
             meters: RefCell::default(),
             random: Cell::new(1),
             work: RefCell::default(),
+            counts: RefCell::default(),
+            refusals: RefCell::default(),
             events: RefCell::default(),
             tallied: RefCell::default(),
         };
@@ -138,13 +150,23 @@ impl Host {
     }
 
     /// Changes the configuration in place; flows stay.
-    pub fn change(&mut self, change: impl FnOnce(&mut Setup)) {
+    pub fn edit(&mut self, change: impl FnOnce(&mut Setup)) {
         change(&mut self.setup);
     }
 
     /// Lets time pass.
     pub fn pass_ticks(&mut self, ticks: u32) {
         self.now += u64::from(ticks) << onearm_dataplane_common::maps::TICK_SHIFT;
+    }
+
+    fn count_of(&self, what: Counted) -> u64 {
+        self.counts.borrow().get(&what).copied().unwrap_or(0)
+    }
+
+    fn add_to(&self, what: Counted, n: u64) {
+        let mut counts = self.counts.borrow_mut();
+        let count = counts.entry(what).or_default();
+        *count = count.wrapping_add(n);
     }
 
     fn phase(&self, phase: Phase, frame: &mut Buffer) -> Step {
@@ -182,11 +204,17 @@ impl Engine for Host {
         self.half_open.set(0);
         self.wrr.borrow_mut().clear();
         self.incarnation.set(0);
+        self.counts.borrow_mut().clear();
+        self.refusals.borrow_mut().clear();
         self.last_hops.borrow_mut().clear();
         self.events.borrow_mut().clear();
         self.pace.borrow_mut().clear();
         self.tallied.borrow_mut().clear();
         self.held = true;
+    }
+
+    fn change(&mut self, setup: &Setup) {
+        self.setup = setup.clone();
     }
 
     fn run(&mut self, frame: &[u8]) -> (Verdict, Vec<u8>) {
@@ -400,7 +428,31 @@ impl Tables for Host {
         self.tallied.borrow_mut().push((stats, server, reply, bytes));
     }
     fn tally_flow(&self, _stats: u16, _server: u16) {}
-    fn tally_refused(&self, _stats: u32) {}
+    fn tally_refused(&self, stats: u32, reason: Counter) {
+        self.refusals.borrow_mut().entry(stats).or_default().add(reason);
+    }
+    fn limits(&self, slot: u32, service: u32) -> Option<Limits> {
+        (slot == 0).then(|| of(&self.setup.limits, &service).unwrap_or_default())
+    }
+    fn client_rule(&self, slot: u32, service: u32, addr: Addr4) -> Option<u32> {
+        scoped(&self.setup.clients, slot << 24 | service, addr)
+    }
+    fn open_of_service(&self, stats: u32) -> u64 {
+        self.count_of(Counted::Service(stats))
+    }
+    fn open_of_server(&self, server: u32) -> u64 {
+        self.count_of(Counted::Server(server))
+    }
+    fn add_open(&self, stats: u16, server: u16, n: u64) {
+        self.add_to(Counted::Service(u32::from(stats)), n);
+        self.add_to(Counted::Server(u32::from(server)), n);
+    }
+    fn source(&self, slot: u32) -> u64 {
+        self.count_of(Counted::Source(slot))
+    }
+    fn add_source(&self, slot: u32, n: u64) {
+        self.add_to(Counted::Source(slot), n);
+    }
     fn event_due(&self, slot: u32, now: u64) -> bool {
         let mut pace = self.pace.borrow_mut();
         let due = pace.get(&slot).is_none_or(|last| now - last >= PACE_NS);

@@ -83,7 +83,7 @@ fn a_half_open_flow_past_its_time_or_with_a_dead_server_gives_way() {
     talk().syn(&mut host, 1);
     host.pass_ticks(76);
     second().syn(&mut host, 1);
-    host.change(|s| s.servers[1].1.flags = server::USED);
+    host.edit(|s| s.servers[1].1.flags = server::USED);
     talk().syn(&mut host, 1);
     assert_eq!(host.counter(Counter::FlowReopened), 2);
     assert_eq!((host.entries().len(), host.half_open()), (2, 1));
@@ -103,7 +103,7 @@ fn flows_outlive_the_service_and_the_generation() {
         "slot 1 owns nothing"
     );
     host.slot = 0;
-    host.change(|s| s.services.clear());
+    host.edit(|s| s.services.clear());
     talk().client_sends(&mut host, source, Body::Tcp("FA", 2, 3));
     talk().server_sends(&mut host, source, Body::Tcp("FA", 3, 3));
     let refused = expect(&mut host, &talk().request(Body::Tcp("S", 9, 0)).build(), Transmit);
@@ -120,7 +120,7 @@ fn a_change_of_the_prefix_list_takes_effect_for_new_flows_only() {
     let mut host = Host::new(&Setup::service(&ServiceSpec::DNAT));
     let kept = talk().handshake(&mut host, 1, 2);
     assert_eq!(kept, talk().client);
-    host.change(|s| {
+    host.edit(|s| {
         s.connected
             .push(crate::support::setup::prefix(0, "192.168.10.0", 24, 1));
     });

@@ -22,6 +22,8 @@ pub enum Verdict {
 pub trait Engine {
     /// Replaces everything configured; flows, counters and stats are empty afterwards.
     fn load(&mut self, setup: &Setup);
+    /// Replaces everything configured; flows stay.
+    fn change(&mut self, setup: &Setup);
     /// One frame in, verdict and frame out.
     fn run(&mut self, frame: &[u8]) -> (Verdict, Vec<u8>);
     /// Whether a lease is held from now on.

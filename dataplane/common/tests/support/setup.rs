@@ -2,8 +2,8 @@
 
 use super::frames::{Mac, ip, raw};
 use onearm_dataplane_common::maps::{
-    EndpointKey, Leg, LegKey, NeighbourKey, NextHop, Node, Owned, OwnedKey, Route, ScopedPrefix, Server,
-    Service, ServiceKey, SnatPool, SnatRange, hairpin, mode, owned, proto, scheduler, server,
+    EndpointKey, Leg, LegKey, Limits, NeighbourKey, NextHop, Node, Owned, OwnedKey, Route, ScopedPrefix,
+    Server, Service, ServiceKey, SnatPool, SnatRange, hairpin, mode, owned, proto, scheduler, server,
 };
 
 /// The loopback interface, which test runs arrive by.
@@ -42,6 +42,8 @@ pub struct Setup {
     pub snat_ranges: Vec<(OwnedKey, SnatRange)>,
     pub services: Vec<(u32, ServiceKey, u32)>,
     pub service: Vec<(u32, Service)>,
+    pub limits: Vec<(u32, Limits)>,
+    pub clients: Vec<(u32, ScopedPrefix, u32)>,
     pub sched: Vec<u64>,
     pub servers: Vec<(u32, Server)>,
     pub pools: Vec<(u32, SnatPool)>,
@@ -148,7 +150,7 @@ impl Setup {
             port: 0,
             net,
             next_hop,
-            flags: server::USED | server::UP,
+            flags: server::USED | server::UP | 1 << server::WEIGHT_SHIFT,
         };
         let route = |addr: &str, bits, gateway: &str, leg| {
             (
@@ -288,6 +290,8 @@ impl Setup {
                 snat_len: 1,
                 idle_ticks: 13_500,
                 stats: index,
+                options: 0,
+                _pad: 0,
             },
         ));
         if spec.mode == mode::DNAT {

@@ -5,8 +5,8 @@ use std::net::Ipv4Addr;
 
 use ipnet::Ipv4Net;
 use onearm_dataplane::{
-    Hairpin, Mode, OwnedAddress, OwnedKinds, Protocol, Scheduler, ServerId, ServerNetwork, ServerSpec,
-    ServiceSpec, SnatPoolSpec, SnatRangeSpec, Tables,
+    Hairpin, LimitsSpec, Mode, OnServerDown, OwnedAddress, OwnedKinds, Protocol, Scheduler, ServerId,
+    ServerNetwork, ServerSpec, ServiceSpec, SnatPoolSpec, SnatRangeSpec, Tables,
 };
 use onearm_types::{GroupId, NodeId};
 
@@ -106,6 +106,8 @@ fn service(node: NodeId, service: &ServiceConfig, is_up: impl Fn(usize) -> bool)
         scheduler: match service.scheduler {
             config::Scheduler::Maglev => Scheduler::Maglev,
             config::Scheduler::Wrr => Scheduler::Wrr,
+            config::Scheduler::Wlc => Scheduler::Wlc,
+            config::Scheduler::SourceHash => Scheduler::SourceHash,
         },
         hairpin: match &service.hairpin {
             config::Hairpin::Auto => Hairpin::Auto,
@@ -115,6 +117,17 @@ fn service(node: NodeId, service: &ServiceConfig, is_up: impl Fn(usize) -> bool)
         group: GroupId::FIRST,
         snat: sources.filter_map(pool).collect(),
         idle_timeout: service.idle_timeout,
+        limits: LimitsSpec {
+            max_connections: service.limits.max_connections,
+            max_new_per_second: service.limits.max_new_per_second,
+            max_per_source: service.limits.max_per_source,
+            allow: service.limits.allow.clone(),
+            deny: service.limits.deny.clone(),
+        },
+        on_server_down: match service.on_server_down {
+            config::OnServerDown::Reset => OnServerDown::Reset,
+            config::OnServerDown::Keep => OnServerDown::Keep,
+        },
         servers: service
             .servers
             .iter()

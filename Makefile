@@ -41,8 +41,9 @@ fuzz: bpf ## Property tests with N random cases (default 1,000,000); F=word limi
 bless: ## Rewrite the expectations of golden tests from what the code does now; read the diff
 	@ONEARM_BLESS=1 $(CARGO) test --locked -p onearm-netcfg -p onearm
 
-vm: ## Tests on Debian's kernel 6.1 in a VM
-	@echo "make vm: the VM rig is not built yet (see docs/design.md, what is not there yet)" >&2; exit 2
+vm: deb ## Tests on Debian's kernel 6.1 in a VM (the first time: makes the image, a minute or two)
+	@xtask/setup.sh vm
+	@xtask/vm.sh $(T)
 
 doc: bpf ## API documentation
 	@$(CARGO) doc --locked --no-deps --document-private-items

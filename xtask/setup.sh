@@ -2,6 +2,7 @@
 # Brings a Debian 12 machine to the state `make demo` and `make test` need. Idempotent; called by them.
 #   setup.sh          what building and the lab need
 #   setup.sh deb      what `make deb` needs beside that
+#   setup.sh vm       what `make vm` needs beside that
 # Installs by apt only, simulates first, starts and enables no daemon, and removes nothing.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -18,7 +19,8 @@ UNITS="nginx.service keepalived.service conntrackd.service frr.service ucarp.ser
 case $step in
   base) wanted="$BUILD $LAB" ;;
   deb) wanted="$BUILD binutils dpkg" ;;
-  *) stop "no step of the name $step; there are base and deb" ;;
+  vm) wanted="$BUILD qemu-system-x86 qemu-utils debootstrap e2fsprogs binutils" ;;
+  *) stop "no step of the name $step; there are base, deb and vm" ;;
 esac
 
 missing=""
@@ -29,9 +31,20 @@ done
 if [ -n "$missing" ]; then
   echo "setup: installing$missing"
   export DEBIAN_FRONTEND=noninteractive
-  apt-get update -qq || stop "apt-get update failed; the packages$missing cannot be installed."
+  # Parts of QEMU come from one release: where some is there from backports, the rest comes from there, by a list of our own.
+  options=""
+  case "$step $(dpkg-query -W -f='${Version}' qemu-utils 2>/dev/null || true)" in
+    vm*~bpo12+*)
+      sources=$PWD/target/apt
+      mkdir -p "$sources/lists/partial"
+      printf 'deb http://deb.debian.org/%s main\n' "debian bookworm" "debian bookworm-updates" "debian-security bookworm-security" "debian bookworm-backports" >"$sources/list"
+      options="-o Dir::Etc::sourcelist=$sources/list -o Dir::Etc::sourceparts=$sources/none -o Dir::State::lists=$sources/lists -t bookworm-backports"
+      ;;
+  esac
   # shellcheck disable=SC2086
-  plan=$(apt-get install -s --no-install-recommends $missing) || stop "apt-get cannot install$missing: $(echo "$plan" | tail -n 3 | tr '\n' ' ')"
+  apt-get $options update -qq || stop "apt-get update failed; the packages$missing cannot be installed."
+  # shellcheck disable=SC2086
+  plan=$(apt-get $options install -s --no-install-recommends $missing) || stop "apt-get cannot install$missing: $(echo "$plan" | tail -n 3 | tr '\n' ' ')"
   removed=$(echo "$plan" | awk '$1=="Remv"{print $2}' | tr '\n' ' ')
   [ -z "$removed" ] || stop "apt-get would remove $removed; Debian's own rustc, cargo and rustup conflict with rustc-web and cargo-web. Remove them yourself first (a rustup in your home folder can stay)."
   # No daemon may start: policy-rc.d refuses starts, a mask refuses systemd; both go again afterwards.
@@ -50,7 +63,7 @@ if [ -n "$missing" ]; then
     fi
   done
   # shellcheck disable=SC2086
-  apt-get install -y -qq --no-install-recommends $missing >target-setup.log 2>&1 || { tail -n 20 target-setup.log >&2; stop "apt-get install failed (whole log: target-setup.log)."; }
+  apt-get $options install -y -qq --no-install-recommends $missing >target-setup.log 2>&1 || { tail -n 20 target-setup.log >&2; stop "apt-get install failed (whole log: target-setup.log)."; }
   rm -f target-setup.log
   unmask; trap - EXIT
 fi

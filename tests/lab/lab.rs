@@ -78,7 +78,7 @@ impl Lab {
         &self.prefix
     }
 
-    /// Copies the lab's folder to `to` (regular files only), for the post-mortem of a failed run.
+    /// Copies the lab's folder to `to` (regular files only, no disks of VMs), for the post-mortem of a failed run.
     ///
     /// # Errors
     /// When `to` cannot be written.
@@ -146,6 +146,10 @@ pub fn sweep() {
     }
 }
 
+fn is_disk(path: &Path) -> bool {
+    path.extension().is_some_and(|e| e == "raw" || e == "qcow2")
+}
+
 fn copy_files(from: &Path, to: &Path) -> std::io::Result<()> {
     fs::create_dir_all(to)?;
     for entry in fs::read_dir(from)?.flatten() {
@@ -153,7 +157,7 @@ fn copy_files(from: &Path, to: &Path) -> std::io::Result<()> {
         let target = to.join(entry.file_name());
         if kind.is_dir() {
             copy_files(&entry.path(), &target)?;
-        } else if kind.is_file() {
+        } else if kind.is_file() && !is_disk(&target) {
             fs::copy(entry.path(), target)?;
         }
     }

@@ -19,6 +19,7 @@ pub mod shell;
 pub mod switch;
 pub mod topology;
 pub mod traffic;
+pub mod vm;
 pub mod xdp;
 
 pub use lab::Lab;

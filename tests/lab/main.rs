@@ -1,17 +1,18 @@
 //! `onearm-lab`: runs scenarios, a demonstration, or a shell in a running lab.
 
-use std::{path::PathBuf, process::ExitCode, time::Duration};
+use std::{io::Write as _, path::PathBuf, process::ExitCode, time::Duration};
 
 use anyhow::{Context as _, Result, bail};
 use clap::{Args, Parser, Subcommand};
 use onearm_lab::{
+    Lab,
     demo::Demonstration,
     lab,
     node::Kind,
     report::Report,
     scenario::{self, Run, Wanted},
     service::Mode,
-    shell,
+    shell, vm,
 };
 
 /// Labs in network namespaces: scenarios that check the pair, a demonstration, and a shell for people.
@@ -30,6 +31,9 @@ enum Command {
     Run(RunArguments),
     /// A shell in a running lab: servers and pair are up; leaving the shell tears everything down
     Up(UpArguments),
+    /// VMs with Debian's kernel 6.1
+    #[command(subcommand)]
+    Vm(VmCommand),
     /// Show a pair at work: it serves, its Active is killed, service comes back
     Demo(DemoArguments),
 }
@@ -93,6 +97,48 @@ struct DemoArguments {
     interval: Duration,
     #[command(flatten)]
     nodes: Nodes,
+}
+
+#[derive(Debug, Subcommand)]
+enum VmCommand {
+    /// Make the image, if it is not there
+    Image {
+        /// Make it also if it is there
+        #[arg(long)]
+        anew: bool,
+    },
+    /// The console of a VM that has just been started; Ctrl-] ends it
+    Up(VmArguments),
+    /// Run a command in a new VM; its output and exit code
+    Run {
+        #[command(flatten)]
+        vm: VmArguments,
+        /// Seconds after which it is given up
+        #[arg(long, default_value_t = 600)]
+        limit: u64,
+        /// The command and its arguments
+        #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+        command: Vec<String>,
+    },
+    /// Inside a VM: do what the lab asks for
+    #[command(hide = true)]
+    Agent {
+        /// The port it asks over
+        port: PathBuf,
+    },
+}
+
+#[derive(Debug, Args)]
+struct VmArguments {
+    /// Processors
+    #[arg(long, default_value_t = 1)]
+    cpus: u8,
+    /// Memory in MiB
+    #[arg(long, default_value_t = 1024)]
+    memory: u16,
+    /// A file that shall be in the VM's /lab; may be given again
+    #[arg(long = "file")]
+    files: Vec<PathBuf>,
 }
 
 /// Reads `1s`, `10ms`.
@@ -206,6 +252,66 @@ fn up(arguments: UpArguments) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+fn vm(command: VmCommand) -> Result<ExitCode> {
+    match command {
+        VmCommand::Image { anew } => {
+            let image = vm::Image::get(anew)?;
+            println!("{}", image.disk().display());
+            Ok(ExitCode::SUCCESS)
+        }
+        VmCommand::Agent { port } => vm::agent::serve(&port).map(|()| ExitCode::SUCCESS),
+        VmCommand::Up(arguments) => {
+            lab::tear_down_on_signals(false)?;
+            let lab = Lab::new()?;
+            let machine = boot(&lab, arguments)?;
+            eprintln!("Ctrl-] ends it\r");
+            vm::console::attach(&machine.console())?;
+            machine.power_off()?;
+            Ok(ExitCode::SUCCESS)
+        }
+        VmCommand::Run {
+            vm: arguments,
+            limit,
+            command,
+        } => {
+            lab::tear_down_on_signals(false)?;
+            let lab = Lab::new()?;
+            let mut machine = boot(&lab, arguments)?;
+            let argv: Vec<&str> = command.iter().map(String::as_str).collect();
+            let mut running = machine.channel().start(&argv)?;
+            running.end_input()?;
+            let code = running.each(Duration::from_secs(limit), |said| {
+                match said {
+                    vm::Output::Out(bytes) => std::io::stdout().write_all(&bytes)?,
+                    vm::Output::Err(bytes) => std::io::stderr().write_all(&bytes)?,
+                    vm::Output::Ended(_) | vm::Output::Refused(_) => {}
+                }
+                Ok(())
+            })?;
+            machine.power_off()?;
+            Ok(ExitCode::from(u8::try_from(code).unwrap_or(1)))
+        }
+    }
+}
+
+/// A VM without legs.
+fn boot(lab: &Lab, arguments: VmArguments) -> Result<vm::Vm> {
+    let image = vm::Image::get(false)?;
+    let agent = std::env::current_exe()?;
+    let mut spec = vm::Spec::new("vm", &agent);
+    spec.cpus = arguments.cpus;
+    spec.memory = arguments.memory;
+    for file in arguments.files {
+        let name = file
+            .file_name()
+            .context("a file without a name")?
+            .to_string_lossy()
+            .into_owned();
+        spec.files.push((file, name));
+    }
+    vm::Vm::boot(lab, &image, &spec)
+}
+
 fn demo(arguments: DemoArguments) -> Result<ExitCode> {
     lab::tear_down_on_signals(false)?;
     let demonstration = Demonstration {
@@ -241,6 +347,7 @@ fn main() -> ExitCode {
         Command::List => Ok(list()),
         Command::Run(arguments) => run(arguments),
         Command::Up(arguments) => up(arguments),
+        Command::Vm(command) => vm(command),
         Command::Demo(arguments) => demo(arguments),
     };
     outcome.unwrap_or_else(|error| {

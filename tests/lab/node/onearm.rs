@@ -276,7 +276,8 @@ impl Node for OnearmNode {
     }
 }
 
-fn node_toml(index: usize, spec: &PairSpec) -> String {
+/// What `node.toml` of node `index` says for `spec`.
+pub(crate) fn node_toml(index: usize, spec: &PairSpec) -> String {
     let peer = match (spec.peer_link, index) {
         (true, 0) => "{ address = \"10.77.0.2\", interface = \"eth1\" }".to_owned(),
         (true, _) => "{ address = \"10.77.0.1\", interface = \"eth1\" }".to_owned(),

@@ -10,6 +10,7 @@ mod promiscuous;
 mod restore;
 mod scale;
 mod smoke;
+mod vm;
 
 use std::{
     net::SocketAddrV4,
@@ -20,7 +21,7 @@ use std::{
 use anyhow::{Context as _, Result};
 
 use crate::{
-    clock,
+    Lab, clock,
     measure::echo,
     node::{Kind, Pair},
     report::Report,
@@ -81,6 +82,7 @@ pub fn all() -> Vec<Scenario> {
     list.push(budgets::scenario());
     list.extend(field::scenarios());
     list.push(smoke::scenario());
+    list.extend(vm::scenarios());
     list
 }
 
@@ -146,7 +148,15 @@ impl Run {
     /// # Errors
     /// When they cannot be copied.
     pub fn keep(&mut self, lab: &OneArm, part: &str) -> Result<()> {
-        lab.lab().keep_files(&self.folder.join(part))?;
+        self.keep_files(lab.lab(), part)
+    }
+
+    /// Keeps the files of a lab that is no one-arm drawing.
+    ///
+    /// # Errors
+    /// When they cannot be copied.
+    pub fn keep_files(&mut self, lab: &Lab, part: &str) -> Result<()> {
+        lab.keep_files(&self.folder.join(part))?;
         // What runs leave behind is nothing for a repository.
         std::fs::write("lab-runs/.gitignore", "*\n")?;
         self.report.kept = Some(self.folder.display().to_string());

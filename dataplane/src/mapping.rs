@@ -116,6 +116,11 @@ impl<T: aya::Pod> Words<T> {
         })
     }
 
+    /// Number of values.
+    pub(crate) fn len(&self) -> usize {
+        self.mapping.len() / (Self::WORDS * 8)
+    }
+
     fn word(&self, index: u32, word: usize) -> &AtomicU64 {
         assert!(word < Self::WORDS, "word outside value");
         self.mapping.u64((index as usize * Self::WORDS + word) * 8)

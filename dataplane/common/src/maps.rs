@@ -77,7 +77,7 @@ pub const WAYS: usize = 16;
 pub const MAX_FLOW_BUCKETS: u32 = 1 << 24;
 /// Entries of map `SCHED` (array of `u64`, mmapable): each holds four server indexes, 16 bits each, the first in the
 /// lowest bits. [`Service::table`] counts single indexes: entry `e` is bits `16 * (e % 4)` of word `e / 4`.
-pub const SCHED_WORDS: u32 = 1 << 20;
+pub const SCHED_WORDS: u32 = 1 << 21;
 /// Entries of the value of map `WRR` (array of `u64`, counters of weighted round robin, by [`Service::stats`]).
 pub const WRR_COUNTERS: u32 = MAX_SERVICES;
 /// Most prefixes of the LPM tries `SERVER_NETS`, `CONNECTED` and `DIRECT`, both slots together.

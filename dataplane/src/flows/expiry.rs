@@ -3,15 +3,12 @@
 use std::sync::Arc;
 
 use onearm_dataplane_common::flow::State;
-use onearm_dataplane_common::maps::{MAX_SERVICES, SERVER_INDEXES};
 
 use super::{FlowCounts, FlowTable, idle, tick};
 use crate::mapping::Words;
 
 /// Passes that must agree before a count is corrected.
 const PASSES: usize = 4;
-const SERVICES: usize = MAX_SERVICES as usize;
-const SERVERS: usize = SERVER_INDEXES as usize;
 
 /// What one slice did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -70,13 +67,14 @@ impl Drift {
 impl Expiry {
     /// A sweep that starts at the first bucket.
     pub fn new(table: Arc<FlowTable>) -> Self {
+        let lens = [table.tallies.open.len(), table.tallies.open_servers.len()];
         Self {
             table,
             next: 0,
             counts: FlowCounts::default(),
-            open: [vec![0; SERVICES], vec![0; SERVERS]],
+            open: lens.map(|len| vec![0; len]),
             drifts: Drift::default(),
-            open_drifts: [vec![Drift::default(); SERVICES], vec![Drift::default(); SERVERS]],
+            open_drifts: lens.map(|len| vec![Drift::default(); len]),
         }
     }
 

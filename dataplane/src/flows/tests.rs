@@ -6,9 +6,7 @@ use std::sync::Arc;
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::unistd::ftruncate;
 use onearm_dataplane_common::flow::{Bucket4, FlowEntry4, flags, hop, lock, seen};
-use onearm_dataplane_common::maps::{
-    MAX_SERVICES, Node, SERVER_INDEXES, SOURCES_ROW, TICK_SHIFT, mode, proto,
-};
+use onearm_dataplane_common::maps::{Node, TICK_SHIFT, mode, proto};
 use onearm_dataplane_common::table;
 use proptest::prelude::*;
 
@@ -32,9 +30,9 @@ fn flow_table() -> Arc<FlowTable> {
     let words = |len: u32| Words::new(memory(8 * len as usize).as_fd(), len).unwrap();
     let tallies = Tallies {
         half_open: words(1),
-        open: words(MAX_SERVICES),
-        open_servers: words(SERVER_INDEXES),
-        sources: words(2 * SOURCES_ROW),
+        open: words(8),
+        open_servers: words(8),
+        sources: words(1),
     };
     let node = Node {
         flow_hash_key: [3, 4],

@@ -2,9 +2,10 @@
 
 use std::fmt;
 use std::io;
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 
 use aya::maps::{MapData, RingBuf};
+use onearm_dataplane_common::addr::Addr;
 use onearm_dataplane_common::event::{Event as Record, kind};
 use serde::Serialize;
 use tokio::io::unix::AsyncFd;
@@ -12,6 +13,7 @@ use tokio::io::unix::AsyncFd;
 use crate::error::{Error, Result};
 use crate::next_hops::Mac;
 use crate::sys;
+use crate::tables::narrow;
 
 /// Something a program saw. Each kind comes at most about once a second for one address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -23,14 +25,14 @@ pub enum Event {
         /// Leg.
         leg: u32,
         /// Address.
-        addr: Ipv4Addr,
+        addr: IpAddr,
     },
     /// A packet was dropped because its next hop is not resolved.
     NextHopWanted {
         /// Leg it came in by.
         leg: u32,
         /// Where it was to go.
-        addr: Ipv4Addr,
+        addr: IpAddr,
         /// Index of the next hop.
         next_hop: u32,
     },
@@ -39,7 +41,7 @@ pub enum Event {
         /// Leg.
         leg: u32,
         /// The owned address.
-        addr: Ipv4Addr,
+        addr: IpAddr,
         /// Who.
         mac: Mac,
     },
@@ -58,14 +60,14 @@ pub enum Event {
         /// Stats index of the service.
         service: u32,
         /// Server.
-        server: Ipv4Addr,
+        server: IpAddr,
     },
     /// New flows are refused: no live server.
     NoServer {
         /// Stats index of the service.
         service: u32,
         /// VIP.
-        vip: Ipv4Addr,
+        vip: IpAddr,
     },
     /// Half-open flows give way to new ones: their budget is used up.
     HalfOpenEvicted {
@@ -77,7 +79,7 @@ pub enum Event {
         /// Stats index of the service.
         service: u32,
         /// VIP.
-        vip: Ipv4Addr,
+        vip: IpAddr,
     },
     /// A kind this version does not know.
     Unknown {
@@ -98,7 +100,7 @@ pub struct Timed {
 
 impl Timed {
     fn of(record: &Record) -> Self {
-        let addr = Ipv4Addr::from(record.addr.to_ne_bytes());
+        let addr = narrow(record.addr);
         let leg = record.leg;
         let event = match record.kind {
             kind::NEIGHBOUR_WANTED => Event::NeighbourWanted { leg, addr },
@@ -147,11 +149,11 @@ impl Timed {
         let record = Record {
             kind: word(0)?,
             leg: word(4)?,
-            addr: word(8)?,
-            detail: word(12)?,
-            mac: *bytes.get(16..)?.first_chunk()?,
-            _pad: 0,
-            time: u64::from_ne_bytes(*bytes.get(24..)?.first_chunk()?),
+            addr: Addr::from_bytes(*bytes.get(8..)?.first_chunk()?),
+            detail: word(24)?,
+            mac: *bytes.get(28..)?.first_chunk()?,
+            _pad: [0; 6],
+            time: u64::from_ne_bytes(*bytes.get(40..)?.first_chunk()?),
         };
         Some(Self::of(&record))
     }
@@ -234,22 +236,23 @@ impl EventStream {
 mod tests {
     use super::{Event, Timed};
     use onearm_dataplane_common::event::{Event as Record, kind};
-    use std::net::Ipv4Addr;
+    use std::net::IpAddr;
 
     fn bytes(record: &Record) -> Vec<u8> {
         let mut bytes = Vec::new();
-        for word in [record.kind, record.leg, record.addr, record.detail] {
-            bytes.extend(word.to_ne_bytes());
-        }
+        bytes.extend(record.kind.to_ne_bytes());
+        bytes.extend(record.leg.to_ne_bytes());
+        bytes.extend(record.addr.bytes());
+        bytes.extend(record.detail.to_ne_bytes());
         bytes.extend(record.mac);
-        bytes.extend([0, 0]);
+        bytes.extend([0; 6]);
         bytes.extend(record.time.to_ne_bytes());
         bytes
     }
 
     #[test]
     fn every_kind_of_record_becomes_its_event() {
-        let addr = Ipv4Addr::new(192, 168, 100, 100);
+        let addr: IpAddr = "2001:db8:100::100".parse().unwrap();
         let mac = [2, 0, 0, 0, 0, 7];
         let table = [
             (kind::NEIGHBOUR_WANTED, Event::NeighbourWanted { leg: 3, addr }),
@@ -295,10 +298,10 @@ mod tests {
             let record = Record {
                 kind,
                 leg: 3,
-                addr: u32::from_ne_bytes(addr.octets()),
+                addr: crate::tables::wide(addr),
                 detail: 9,
                 mac,
-                _pad: 0,
+                _pad: [0; 6],
                 time: 17,
             };
             assert_eq!(Timed::parse(&bytes(&record)), Some(Timed { time_ns: 17, event }));

@@ -5,17 +5,21 @@ mod memory;
 
 pub use expiry::{Expiry, Progress};
 
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{IpAddr, SocketAddr};
+use std::ops::Range;
 
-use onearm_dataplane_common::flow::{FlowEntry4, State, flags, hop, seen};
+use onearm_dataplane_common::addr::{Addr, Addr4, Address};
+use onearm_dataplane_common::flow::{FlowEntry, State, flags, hop, seen};
 use onearm_dataplane_common::limits::source_slots;
 use onearm_dataplane_common::maps::{Node, WAYS, mode, proto};
 use onearm_dataplane_common::table::{self, Geometry};
+use onearm_dataplane_common::tables::geometry;
 use serde::{Deserialize, Serialize};
 
 use crate::identity::IndexSet;
-use crate::mapping::{Mapping, Words};
-use crate::tables::{Mode, Protocol};
+use crate::kernel_maps::FlowMaps;
+use crate::mapping::Words;
+use crate::tables::{Mode, Protocol, narrow};
 use memory::Memory;
 
 /// Ticks of the flow clock in a second, rounded up. One tick is 2^26 ns.
@@ -23,12 +27,13 @@ const TICKS_PER_SECOND: u32 = 15;
 /// A UDP flow without an answer: sixty seconds.
 const UDP_UNREPLIED_TICKS: u32 = 60 * TICKS_PER_SECOND;
 
-/// The table in this process's memory. Share it by `Arc`; every method takes `&self` and may run beside all others and
+/// The tables of both families in this process's memory. Share it by `Arc`; every method takes `&self` and may run beside all others and
 /// beside the programs.
 #[derive(Debug)]
 pub struct FlowTable {
     memory: Memory,
-    geometry: Geometry,
+    four: Geometry,
+    six: Geometry,
     tallies: Tallies,
     half_open_ticks: u32,
     closing_ticks: u32,
@@ -75,13 +80,13 @@ pub struct FlowInfo {
     /// TCP or UDP; `None` for another IP protocol (ICMP echo).
     pub protocol: Option<Protocol>,
     /// Who called.
-    pub client: SocketAddrV4,
+    pub client: SocketAddr,
     /// What it called.
-    pub vip: SocketAddrV4,
+    pub vip: SocketAddr,
     /// Source the server sees: the client's, or a SNAT source.
-    pub source: SocketAddrV4,
+    pub source: SocketAddr,
     /// Who answers.
-    pub server: SocketAddrV4,
+    pub server: SocketAddr,
     /// Rewriting.
     pub mode: Mode,
     /// Both-NAT only because client and chosen server are neighbours.
@@ -118,15 +123,15 @@ pub struct FlowListing {
 #[serde(default)]
 pub struct FlowFilter {
     /// Client's address.
-    pub client: Option<Ipv4Addr>,
+    pub client: Option<IpAddr>,
     /// VIP.
-    pub vip: Option<Ipv4Addr>,
+    pub vip: Option<IpAddr>,
     /// VIP's port.
     pub vip_port: Option<u16>,
     /// Server's address.
-    pub server: Option<Ipv4Addr>,
+    pub server: Option<IpAddr>,
     /// Source the server sees: address.
-    pub source: Option<Ipv4Addr>,
+    pub source: Option<IpAddr>,
     /// Source the server sees: port.
     pub source_port: Option<u16>,
     /// State.
@@ -138,11 +143,11 @@ impl FlowFilter {
         fn is<T: PartialEq>(wanted: Option<T>, have: &T) -> bool {
             wanted.is_none_or(|wanted| wanted == *have)
         }
-        is(self.client, flow.client.ip())
-            && is(self.vip, flow.vip.ip())
+        is(self.client, &flow.client.ip())
+            && is(self.vip, &flow.vip.ip())
             && is(self.vip_port, &flow.vip.port())
-            && is(self.server, flow.server.ip())
-            && is(self.source, flow.source.ip())
+            && is(self.server, &flow.server.ip())
+            && is(self.source, &flow.source.ip())
             && is(self.source_port, &flow.source.port())
             && is(self.state, &flow.state)
     }
@@ -182,34 +187,38 @@ pub(crate) struct References {
     pub(crate) next_hops: IndexSet,
 }
 
-/// A forward entry and its location. Its partner lies elsewhere in the table, and most sweeps need not look at it.
+/// A forward entry, its table and location. Its partner lies elsewhere in the table, and most sweeps need not look at it.
 struct Seen {
+    v6: bool,
     at: u32,
-    forward: FlowEntry4,
+    forward: FlowEntry,
 }
 
 impl FlowTable {
-    pub(crate) fn new(buckets: Mapping, tallies: Tallies, node: &Node) -> Self {
+    pub(crate) fn new(maps: FlowMaps, node: &Node) -> Self {
         Self {
-            memory: Memory::new(buckets),
-            geometry: Geometry {
-                key: node.flow_hash_key,
-                mask: node.flow_bucket_mask,
-            },
-            tallies,
+            memory: Memory::new(maps.buckets, maps.buckets6),
+            four: geometry::<Addr4>(node),
+            six: geometry::<Addr>(node),
+            tallies: maps.tallies,
             half_open_ticks: node.half_open_ticks,
             closing_ticks: node.closing_ticks,
         }
     }
 
-    /// Number of buckets.
+    /// Number of buckets of both tables. Those of IPv4 come first in a sweep.
     pub fn buckets(&self) -> u32 {
-        self.geometry.mask + 1
+        self.four.mask + self.six.mask + 2
     }
 
-    /// Flows the table can hold before one may be refused: 85 % of its entries, two a flow.
+    /// IPv4 flows the table can hold before one may be refused: 85 % of its entries, two a flow.
     pub fn capacity(&self) -> u64 {
-        u64::from(self.buckets()) * WAYS as u64 * 85 / 200
+        capacity(&self.four)
+    }
+
+    /// IPv6 flows their table can hold before one may be refused.
+    pub fn capacity6(&self) -> u64 {
+        capacity(&self.six)
     }
 
     /// Half-open flows as the programs count them.
@@ -266,10 +275,16 @@ impl FlowTable {
             servers,
             next_hops,
         };
-        for bucket in 0..self.buckets() {
-            for at in self.memory.taken(bucket) {
+        self.refer::<Addr4>(&self.four, &mut references);
+        self.refer::<Addr>(&self.six, &mut references);
+        references
+    }
+
+    fn refer<A: Address>(&self, geometry: &Geometry, references: &mut References) {
+        for bucket in 0..=geometry.mask {
+            for at in self.memory.taken::<A>(bucket) {
                 // Also what is reserved and not yet published.
-                let Some(entry) = self.memory.raw(at) else {
+                let Some(entry) = self.memory.raw::<A>(at) else {
                     continue;
                 };
                 references.services.insert(entry.stats);
@@ -281,12 +296,16 @@ impl FlowTable {
                 }
             }
         }
-        references
     }
 
-    /// Removes one flow by location and incarnation, both directions or neither.
-    fn remove(&self, at: u32, incarnation: u64) -> Option<State> {
-        let ended = table::remove(&self.memory, &self.geometry, at, incarnation)?;
+    /// Removes a flow, both directions or neither, unless it has ended meanwhile.
+    fn remove(&self, seen: &Seen) -> Option<State> {
+        let (at, incarnation) = (seen.at, seen.forward.incarnation);
+        let ended = if seen.v6 {
+            table::remove::<Addr, Memory>(&self.memory, &self.six, at, incarnation)
+        } else {
+            table::remove::<Addr4, Memory>(&self.memory, &self.four, at, incarnation)
+        }?;
         if ended.state == State::HalfOpen {
             self.tallies.half_open.add(0, 0, u64::MAX);
         }
@@ -297,7 +316,7 @@ impl FlowTable {
                 .add(u32::from(ended.server), 0, u64::MAX);
         }
         if let Some(client) = ended.counted {
-            for slot in source_slots(self.geometry.key, u32::from(ended.stats), client) {
+            for slot in source_slots(self.four.key, u32::from(ended.stats), client) {
                 self.tallies.sources.add(slot, 0, u64::MAX);
             }
         }
@@ -305,20 +324,29 @@ impl FlowTable {
     }
 
     /// Shows every published flow of some buckets once, by its forward entry.
-    fn visit(&self, buckets: std::ops::Range<u32>, mut show: impl FnMut(&Seen)) {
+    fn visit(&self, buckets: Range<u32>, mut show: impl FnMut(&Seen)) {
+        let fours = self.four.mask + 1;
+        self.visit_family::<Addr4>(buckets.start.min(fours)..buckets.end.min(fours), &mut show);
+        let sixes = buckets.start.max(fours) - fours..buckets.end.max(fours) - fours;
+        self.visit_family::<Addr>(sixes, &mut show);
+    }
+
+    fn visit_family<A: Address>(&self, buckets: Range<u32>, show: &mut impl FnMut(&Seen)) {
         for bucket in buckets {
-            for at in self.memory.taken(bucket) {
-                let Some(forward) = self.memory.published(at).filter(|entry| !entry.is_reply()) else {
+            for at in self.memory.taken::<A>(bucket) {
+                let entry = self.memory.published::<A>(at);
+                let Some(forward) = entry.filter(|entry| !entry.is_reply()) else {
                     continue;
                 };
-                show(&Seen { at, forward });
+                let v6 = A::V6;
+                show(&Seen { v6, at, forward });
             }
         }
     }
 
     fn info(&self, seen: &Seen, now: u32) -> FlowInfo {
         let flow = &seen.forward;
-        let reply = self.reply(flow);
+        let reply = self.reply(seen);
         let idle = reply
             .iter()
             .map(|reply| idle(reply, now))
@@ -351,14 +379,18 @@ impl FlowTable {
     }
 
     /// The other direction of a flow.
-    fn reply(&self, forward: &FlowEntry4) -> Option<FlowEntry4> {
-        self.memory
-            .published(forward.partner)
-            .filter(|reply| reply.incarnation == forward.incarnation)
+    fn reply(&self, seen: &Seen) -> Option<FlowEntry> {
+        let forward = &seen.forward;
+        let reply = if seen.v6 {
+            self.memory.published::<Addr>(forward.partner)
+        } else {
+            self.memory.published::<Addr4>(forward.partner)
+        };
+        reply.filter(|reply| reply.incarnation == forward.incarnation)
     }
 
     /// Ticks without a packet after which a flow ends.
-    fn timeout(&self, flow: &FlowEntry4) -> u32 {
+    fn timeout(&self, flow: &FlowEntry) -> u32 {
         let (_, server) = flow.seen_by_side();
         match flow.state() {
             State::HalfOpen => self.half_open_ticks,
@@ -381,12 +413,16 @@ fn milliseconds(ticks: u32) -> u64 {
 }
 
 /// Ticks since the last packet of one direction.
-fn idle(entry: &FlowEntry4, now: u32) -> u32 {
+fn idle(entry: &FlowEntry, now: u32) -> u32 {
     onearm_dataplane_common::tables::ticks_since(now, entry.last_seen)
 }
 
-fn socket(addr: u32, port: u16) -> SocketAddrV4 {
-    SocketAddrV4::new(Ipv4Addr::from(addr.to_ne_bytes()), u16::from_be(port))
+fn socket(addr: Addr, port: u16) -> SocketAddr {
+    SocketAddr::new(narrow(addr), u16::from_be(port))
+}
+
+fn capacity(geometry: &Geometry) -> u64 {
+    (u64::from(geometry.mask) + 1) * WAYS as u64 * 85 / 200
 }
 
 #[cfg(test)]

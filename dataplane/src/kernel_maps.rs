@@ -7,7 +7,8 @@ use aya::maps::lpm_trie::{Key, LpmTrie};
 use aya::maps::xdp::XdpMapError;
 use aya::maps::{Array, DevMap, HashMap, Map, MapData, MapError, PerCpuArray, RingBuf};
 use aya::{Ebpf, Pod};
-use onearm_dataplane_common::flow::Bucket4;
+use onearm_dataplane_common::addr::Addr;
+use onearm_dataplane_common::flow::{Bucket4, Bucket6};
 use onearm_dataplane_common::maps::{
     EndpointKey, LastHop, Leg, LegKey, Limits, NeighbourKey, NextHop, Node, Owned, OwnedKey, Refusals, Route,
     ScopedPrefix, Server, Service, ServiceKey, SnatPool, SnatRange, Stats,
@@ -144,7 +145,7 @@ pub(crate) struct KernelMaps {
     pub(crate) clients: Named<LpmTrie<MapData, ScopedPrefix, u32>>,
     pub(crate) service_refusals: Named<PerCpuArray<MapData, Refusals>>,
     pub(crate) connected: Named<LpmTrie<MapData, ScopedPrefix, u32>>,
-    pub(crate) server_nets: Named<LpmTrie<MapData, ScopedPrefix, u32>>,
+    pub(crate) server_nets: Named<LpmTrie<MapData, ScopedPrefix, Addr>>,
     pub(crate) direct: Named<LpmTrie<MapData, ScopedPrefix, u32>>,
     pub(crate) hairpin: Named<LpmTrie<MapData, ScopedPrefix, u32>>,
     pub(crate) endpoints: Named<HashMap<MapData, EndpointKey, u32>>,
@@ -153,7 +154,7 @@ pub(crate) struct KernelMaps {
     pub(crate) legs: Named<HashMap<MapData, LegKey, Leg>>,
     pub(crate) ports: Named<DevMap<MapData>>,
     pub(crate) neighbours: Named<HashMap<MapData, NeighbourKey, u32>>,
-    pub(crate) routes: Named<LpmTrie<MapData, [u8; 4], Route>>,
+    pub(crate) routes: Named<LpmTrie<MapData, Addr, Route>>,
     pub(crate) last_hops: Named<Array<MapData, LastHop>>,
     pub(crate) last_hop_index: Named<HashMap<MapData, LastHop, u32>>,
     /// One `u64`: the index given out next.
@@ -170,6 +171,7 @@ pub(crate) struct KernelMaps {
 /// The maps of the flow table.
 pub(crate) struct FlowMaps {
     pub(crate) buckets: Mapping,
+    pub(crate) buckets6: Mapping,
     pub(crate) tallies: Tallies,
 }
 
@@ -218,6 +220,7 @@ impl KernelMaps {
         };
         let flows = FlowMaps {
             buckets: mapping(ebpf, "FLOWS4", size_of::<Bucket4>())?,
+            buckets6: mapping(ebpf, "FLOWS6", size_of::<Bucket6>())?,
             tallies: Tallies {
                 half_open: words(ebpf, "HALF_OPEN")?,
                 open: words(ebpf, "OPEN")?,

@@ -34,8 +34,10 @@ const CLOSING_NS: u64 = 30_000_000_000;
 /// `limits` of `pair.toml`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Flows the table must hold, 1,000 to 100,000,000. Memory: about 170 to 340 bytes a flow.
+    /// IPv4 flows the table must hold, 1,000 to 100,000,000. Memory: about 170 to 340 bytes a flow.
     pub max_flows: u32,
+    /// IPv6 flows their table must hold, 0 to 100,000,000. Memory: about 330 to 660 bytes a flow.
+    pub max_flows6: u32,
     /// Most half-open flows at one time, 1 to `max_flows`.
     pub half_open: u32,
 }
@@ -57,17 +59,18 @@ impl Limits {
             })
         };
         within("limits.max_flows", self.max_flows, FLOWS)?;
+        within("limits.max_flows6", self.max_flows6, (0, FLOWS.1))?;
         within("limits.half_open", self.half_open, (1, self.max_flows))
     }
+}
 
-    /// Buckets of the flow table: two entries a flow, at most 80 % of the entries in use, a power of two.
-    fn buckets(self) -> u32 {
-        let entries = u64::from(self.max_flows) * 2 * 100 / LOAD_PERCENT;
-        let buckets = entries.div_ceil(WAYS as u64).next_power_of_two();
-        u32::try_from(buckets)
-            .unwrap_or(maps::MAX_FLOW_BUCKETS)
-            .min(maps::MAX_FLOW_BUCKETS)
-    }
+/// Buckets of a flow table: two entries a flow, at most 80 % of the entries in use, a power of two.
+fn buckets(flows: u32) -> u32 {
+    let entries = u64::from(flows) * 2 * 100 / LOAD_PERCENT;
+    let buckets = entries.div_ceil(WAYS as u64).next_power_of_two();
+    u32::try_from(buckets)
+        .unwrap_or(maps::MAX_FLOW_BUCKETS)
+        .min(maps::MAX_FLOW_BUCKETS)
 }
 
 /// What loading needs to know.
@@ -95,9 +98,11 @@ impl Dataplane {
             return Err(Error::NoObject);
         }
         options.limits.check()?;
-        let buckets = options.limits.buckets();
+        let buckets4 = buckets(options.limits.max_flows);
+        let buckets6 = buckets(options.limits.max_flows6.max(FLOWS.0));
         let mut ebpf = EbpfLoader::new()
-            .map_max_entries("FLOWS4", buckets)
+            .map_max_entries("FLOWS4", buckets4)
+            .map_max_entries("FLOWS6", buckets6)
             .load(OBJECT)
             .map_err(refused_object)?;
         let map_bytes = ebpf.maps().filter_map(|(_, map)| memory(map)).sum();
@@ -122,17 +127,17 @@ impl Dataplane {
         let node = Node {
             flow_hash_key: [random()?, random()?],
             pair_hash_key: options.pair_key,
-            flow_bucket_mask: buckets - 1,
+            flow_bucket_mask: buckets4 - 1,
+            flow6_bucket_mask: buckets6 - 1,
             half_open_budget: options.limits.half_open,
             relay_to_peer: 0,
             half_open_ticks: ticks(HALF_OPEN_NS),
             closing_ticks: ticks(CLOSING_NS),
-            _pad: 0,
             incarnation_base: u64::from(options.node.get()) << 56,
             snat_shift: 0,
         };
         maps.node.write(0, &node);
-        let flows = FlowTable::new(flows.buckets, flows.tallies, &node);
+        let flows = FlowTable::new(flows, &node);
         Ok(Self::assemble(
             ebpf,
             maps,
@@ -155,7 +160,7 @@ fn fill_phases(ebpf: &mut Ebpf) -> Result<()> {
             .map_err(unusable)?;
         let map = ebpf.map_mut(MAP).ok_or(Error::MissingMap { map: MAP })?;
         ProgramArray::try_from(map)
-            .and_then(|mut phases| phases.set(phase as u32, &program, 0))
+            .and_then(|mut phases| phases.set(phase, &program, 0))
             .map_err(|source| Error::MapAccess {
                 map: MAP,
                 operation: "write",
@@ -239,7 +244,7 @@ fn memory(map: &aya::maps::Map) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Limits, refused_object, refused_program};
+    use super::{Limits, buckets, refused_object, refused_program};
     use crate::error::Error;
     use crate::kernel::Feature;
     use aya::EbpfError;
@@ -249,13 +254,7 @@ mod tests {
 
     #[test]
     fn a_million_flows_take_a_quarter_of_a_million_buckets() {
-        let of = |max_flows| {
-            Limits {
-                max_flows,
-                half_open: 1,
-            }
-            .buckets()
-        };
+        let of = buckets;
         assert_eq!(of(1_000_000), 262_144);
         assert_eq!(of(1_000), 256);
         for flows in [1_000, 10_000, 123_456, 5_000_000, 100_000_000] {
@@ -275,7 +274,12 @@ mod tests {
             (100_000_001, 1, "limits.max_flows"),
             (1_000, 1_001, "limits.half_open"),
         ] {
-            let error = Limits { max_flows, half_open }.check().unwrap_err();
+            let limits = Limits {
+                max_flows,
+                max_flows6: 0,
+                half_open,
+            };
+            let error = limits.check().unwrap_err();
             assert!(
                 matches!(error, Error::Limit { limit: l, .. } if l == limit),
                 "{error}"
@@ -284,6 +288,7 @@ mod tests {
         assert!(
             Limits {
                 max_flows: 1_000,
+                max_flows6: 1_000,
                 half_open: 1_000
             }
             .check()

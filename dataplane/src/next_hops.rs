@@ -7,9 +7,9 @@ mod mirror;
 
 pub(crate) use mirror::{HopKey, Mirror, Sink};
 
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use ipnet::Ipv4Net;
+use ipnet::IpNet;
 use onearm_types::GroupId;
 
 /// An Ethernet address.
@@ -26,8 +26,12 @@ pub struct LegSpec {
     pub vlan: Option<u16>,
     /// MAC of the interface.
     pub mac: Mac,
-    /// The node's own address on the leg.
+    /// The node's own IPv4 address on the leg.
     pub addr: Option<Ipv4Addr>,
+    /// The node's own global or unique local IPv6 address on the leg.
+    pub addr6: Option<Ipv6Addr>,
+    /// The link-local address of the interface.
+    pub link_local: Option<Ipv6Addr>,
     /// Ownership group whose lease guards the leg.
     pub group: GroupId,
     /// MAC of the peer's leg, once it has been heard.
@@ -49,7 +53,7 @@ pub struct Neighbour {
     /// Leg.
     pub leg: u8,
     /// Address.
-    pub addr: Ipv4Addr,
+    pub addr: IpAddr,
     /// MAC in any state that has one (STALE too); `None` = not resolved.
     pub mac: Option<Mac>,
 }
@@ -58,7 +62,7 @@ pub struct Neighbour {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RouteSpec {
     /// Destination; each once.
-    pub prefix: Ipv4Net,
+    pub prefix: IpNet,
     /// How to get there.
     pub via: Via,
 }
@@ -76,7 +80,7 @@ pub enum Via {
         /// Leg.
         leg: u8,
         /// The router's address.
-        addr: Ipv4Addr,
+        addr: IpAddr,
     },
     /// It is an address of this node: its packets are the kernel's.
     Local,

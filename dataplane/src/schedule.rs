@@ -6,7 +6,7 @@
 pub mod maglev;
 pub mod wrr;
 
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 
 /// Most servers of one table.
 pub const MAX_SERVERS: usize = 256;
@@ -15,7 +15,7 @@ pub const MAX_SERVERS: usize = 256;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Candidate {
     /// Identity: address.
-    pub addr: Ipv4Addr,
+    pub addr: IpAddr,
     /// Identity: port; 0 = the port the client called.
     pub port: u16,
     /// Share of new flows relative to the others; 0 = none (drained).

@@ -7,13 +7,15 @@ mod ports;
 
 pub use error::TablesError;
 
-pub(crate) use compile::{Compiled, Entry, Image, Registry, Rescheduled, ServiceState, addr4, compile};
+pub(crate) use compile::{
+    Compiled, Entry, Image, Registry, Rescheduled, ServiceState, bits, compile, narrow, wide,
+};
 
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use ipnet::Ipv4Net;
+use ipnet::IpNet;
 use onearm_dataplane_common::maps::Limits;
 use onearm_dataplane_common::refusal::Rate;
 use onearm_types::GroupId;
@@ -30,9 +32,9 @@ pub struct Tables {
     /// Networks whose hosts use a gateway address as default route: frames from them are transit.
     pub server_networks: Vec<ServerNetwork>,
     /// Hosts that talk to servers directly: their traffic with servers is not treated as leaked replies.
-    pub direct: Vec<Ipv4Net>,
+    pub direct: Vec<IpNet>,
     /// Prefixes connected to a leg: two addresses in the same one reach each other without a router (hairpin).
-    pub connected: Vec<Ipv4Net>,
+    pub connected: Vec<IpNet>,
     /// Ports of owned addresses that **either** node may use as source: never refused. Each address once.
     pub snat_ranges: Vec<SnatRangeSpec>,
 }
@@ -52,7 +54,7 @@ pub struct OwnedKinds {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OwnedAddress {
     /// The address.
-    pub addr: Ipv4Addr,
+    pub addr: IpAddr,
     /// Uses.
     pub kinds: OwnedKinds,
     /// Leg on which ARP for it is answered.
@@ -113,7 +115,7 @@ pub enum Hairpin {
     /// When client and chosen server are in the same connected prefix, or are the same address.
     Auto,
     /// When the client is in one of these prefixes.
-    Listed(Vec<Ipv4Net>),
+    Listed(Vec<IpNet>),
 }
 
 /// A service. Its identity over generations is its name.
@@ -122,7 +124,7 @@ pub struct ServiceSpec {
     /// Identity: unique, kept while the service is the same to its users (its counters and flows follow the name).
     pub name: String,
     /// The address clients call.
-    pub vip: Ipv4Addr,
+    pub vip: IpAddr,
     /// Protocol.
     pub protocol: Protocol,
     /// Ports, 1 to 65,535; ranges are inclusive. All of them are one affinity.
@@ -157,9 +159,9 @@ pub struct LimitsSpec {
     /// Most flows of one client address at a time; at least 1.
     pub max_per_source: Option<u32>,
     /// Only clients in these prefixes, if there is one.
-    pub allow: Vec<Ipv4Net>,
+    pub allow: Vec<IpNet>,
     /// No client in these, unless a longer prefix allows it.
-    pub deny: Vec<Ipv4Net>,
+    pub deny: Vec<IpNet>,
 }
 
 impl LimitsSpec {
@@ -202,7 +204,7 @@ pub struct ServerSpec {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct ServerId {
     /// Address.
-    pub addr: Ipv4Addr,
+    pub addr: IpAddr,
     /// Port; 0 = the port the client called.
     pub port: u16,
 }
@@ -211,7 +213,7 @@ pub struct ServerId {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SnatPoolSpec {
     /// The address; owned.
-    pub addr: Ipv4Addr,
+    pub addr: IpAddr,
     /// First port, at least 1.
     pub first: u16,
     /// Last port, at least `first`.
@@ -222,7 +224,7 @@ pub struct SnatPoolSpec {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SnatRangeSpec {
     /// The address; owned.
-    pub addr: Ipv4Addr,
+    pub addr: IpAddr,
     /// First port, at least 1.
     pub first: u16,
     /// Last port, at least `first`.
@@ -233,9 +235,9 @@ pub struct SnatRangeSpec {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ServerNetwork {
     /// The network.
-    pub network: Ipv4Net,
+    pub network: IpNet,
     /// The gateway address its hosts use: source of ICMP errors to them.
-    pub gateway: Ipv4Addr,
+    pub gateway: IpAddr,
 }
 
 /// A change of one server between two generations.

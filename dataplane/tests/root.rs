@@ -4,7 +4,7 @@
     reason = "in a test helper too, a failure is a failed test"
 )]
 
-use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
 use std::os::fd::OwnedFd;
 use std::process::Command;
 use std::time::Duration;
@@ -21,9 +21,9 @@ use onearm_dataplane::{
 use onearm_types::{GroupId, NodeId};
 
 const CLIENT: &str = "192.168.100.50";
-const VIP: Ipv4Addr = Ipv4Addr::new(192, 168, 100, 100);
-const OTHER_VIP: Ipv4Addr = Ipv4Addr::new(192, 168, 100, 101);
-const SERVER: Ipv4Addr = Ipv4Addr::new(192, 168, 100, 10);
+const VIP: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 168, 100, 100));
+const OTHER_VIP: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 168, 100, 101));
+const SERVER: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 168, 100, 10));
 
 /// Runs a test body in a fresh network namespace.
 fn in_namespace(body: impl FnOnce() + Send + 'static) {
@@ -76,6 +76,7 @@ fn load(max_flows: u32) -> Dataplane {
     let options = Options {
         limits: Limits {
             max_flows,
+            max_flows6: 0,
             half_open: max_flows.min(65_536),
         },
         node: NodeId::new(1).unwrap(),
@@ -96,13 +97,15 @@ fn set_leg(dataplane: &mut Dataplane) {
         vlan: None,
         mac: [2, 0, 0, 0, 0, 1],
         addr: Some(Ipv4Addr::new(192, 168, 100, 2)),
+        addr6: None,
+        link_local: None,
         group: GroupId::FIRST,
         peer_mac: None,
     };
     dataplane.set_legs(&[spec]).unwrap();
 }
 
-fn tables(vips: &[Ipv4Addr], services: Vec<ServiceSpec>) -> Tables {
+fn tables(vips: &[IpAddr], services: Vec<ServiceSpec>) -> Tables {
     let kinds = OwnedKinds {
         service: true,
         gateway: false,
@@ -157,7 +160,7 @@ fn service() -> ServiceSpec {
 }
 
 /// An Active with one leg that owns the VIPs.
-fn active(vips: &[Ipv4Addr], services: Vec<ServiceSpec>) -> (Dataplane, LeaseCell) {
+fn active(vips: &[IpAddr], services: Vec<ServiceSpec>) -> (Dataplane, LeaseCell) {
     wire();
     let mut dataplane = load(10_000);
     set_leg(&mut dataplane);
@@ -169,7 +172,7 @@ fn active(vips: &[Ipv4Addr], services: Vec<ServiceSpec>) -> (Dataplane, LeaseCel
 }
 
 /// One ping from the far end, with a fresh ARP request.
-fn answers(addr: Ipv4Addr) -> bool {
+fn answers(addr: IpAddr) -> bool {
     run("ip neigh flush dev far0");
     command(&format!("ping -n -c 1 -W 1 -I {CLIENT} {addr}")).0
 }
@@ -515,7 +518,7 @@ fn a_flow_the_programs_make_is_listed_expired_and_then_its_indexes_are_free() {
         };
         assert_eq!(
             (flow.server.ip(), flow.server.port(), flow.state),
-            (&SERVER, 80, FlowState::HalfOpen)
+            (SERVER, 80, FlowState::HalfOpen)
         );
         assert_eq!(
             (flow.client.ip().to_string().as_str(), flow.mode),
@@ -652,7 +655,7 @@ fn attached_legs_name_themselves() {
 fn largest() -> Tables {
     let mut tables = Tables::default();
     for n in 0..4_000_u32 {
-        let vip = Ipv4Addr::from(0x0a00_0000 + n);
+        let vip = IpAddr::V4(Ipv4Addr::from(0x0a00_0000 + n));
         let kinds = OwnedKinds {
             service: true,
             gateway: false,
@@ -666,7 +669,7 @@ fn largest() -> Tables {
         });
         let server = |m| ServerSpec {
             id: ServerId {
-                addr: Ipv4Addr::from(0x0b00_0000 + n * 4 + m),
+                addr: IpAddr::V4(Ipv4Addr::from(0x0b00_0000 + n * 4 + m)),
                 port: 8_080,
             },
             weight: 1,
@@ -713,7 +716,7 @@ fn the_largest_configuration_is_applied_changed_and_applied_again() {
     let change = |n: u32, up| ServerChange {
         service: format!("service-{n}"),
         server: ServerId {
-            addr: Ipv4Addr::from(0x0b00_0000 + n * 4),
+            addr: IpAddr::V4(Ipv4Addr::from(0x0b00_0000 + n * 4)),
             port: 8_080,
         },
         weight: None,
@@ -726,7 +729,7 @@ fn the_largest_configuration_is_applied_changed_and_applied_again() {
     timed("a server of every service down", &mut || {
         dataplane.change_servers(&all).unwrap();
     });
-    let gateway = Ipv4Addr::new(192, 168, 100, 1);
+    let gateway = IpAddr::V4(Ipv4Addr::new(192, 168, 100, 1));
     let hops = |mac| NextHops {
         neighbours: vec![Neighbour {
             leg: 0,
@@ -747,6 +750,8 @@ fn the_largest_configuration_is_applied_changed_and_applied_again() {
         vlan: None,
         mac: [2, 0, 0, 0, 0, 1],
         addr: None,
+        addr6: None,
+        link_local: None,
         group: GroupId::FIRST,
         peer_mac: None,
     };

@@ -4,72 +4,70 @@ use crate::{
     checksum::{Change, fold, halves},
     counter::Counter,
     established::route,
-    maps::{Addr4, proto},
-    packet::{Packet, Window, mac_number},
+    header::{Header, TTL, pseudo},
+    maps::{Addr, proto},
+    packet::{Packet, mac_number},
     refusal,
     tables::{Tables, discard, may_send},
     transmit::{Hop, send, write_header},
-    wire::{eth, icmp, ip, tcp},
+    wire::{eth, icmp, icmp6, tcp},
     work::{Answer, Step, Work},
 };
 
-/// TTL of what we send.
-const TTL: u8 = 64;
 /// Transport bytes quoted in an ICMP error.
 const QUOTED: usize = 8;
 
 /// [`crate::phase::Phase::Answer`].
 #[inline(always)]
-pub fn answer<P: Packet, T: Tables>(packet: &mut P, work: &mut Work, tables: &T) -> Step {
+pub fn answer<A: Header, P: Packet, T: Tables>(packet: &mut P, work: &mut Work, tables: &T) -> Step {
     let key = &work.arrival.key;
     if work.answer == Answer::Echo as u8 {
-        return echo(packet, work, tables, &way_back(work, tables));
+        return echo::<A, P, T>(packet, work, tables, &way_back(work, tables));
     }
     if work.answer == Answer::TimeExceeded as u8 {
-        if !may_be_told(packet, work) {
+        if !may_be_told::<A, P>(packet, work) {
             return discard(tables, Counter::TtlExpired);
         }
         let slot = work.arrival.slot;
         work.answer_from = if tables.owned(slot, key.daddr).is_some() {
             key.daddr
         } else {
-            let gateway = tables.server_net(slot, key.saddr).unwrap_or(0);
-            if gateway == 0 { work.leg.addr } else { gateway }
+            let gateway = tables.server_net(slot, key.saddr).unwrap_or(Addr::NONE);
+            let own = if A::V6 { work.leg.addr6 } else { work.leg.addr };
+            if gateway.is_none() { own } else { gateway }
         };
-        if work.answer_from == 0 {
+        if work.answer_from.is_none() {
             return discard(tables, Counter::TtlExpired);
         }
         if !may_send(tables, refusal::TIME_EXCEEDED_ALL, key.saddr, work.now) {
             return discard(tables, Counter::RefusalLimited);
         }
-        return error(
+        return error::<A, P, T>(
             packet,
             work,
             tables,
-            icmp::TIME_EXCEEDED,
-            0,
+            (A::MESSAGES.time_exceeded, 0),
             Counter::TimeExceededSent,
         );
     }
     if work.answer == Answer::ServerGone as u8 {
         // One for one, to who has a connection: nothing to limit.
         tables.count(Counter::ServerDownReset);
-        return reset(packet, work, tables, &way_back(work, tables));
+        return reset::<A, P, T>(packet, work, tables, &way_back(work, tables));
     }
     if !may_send(tables, refusal::REFUSALS_ALL, key.saddr, work.now) {
         return discard(tables, Counter::RefusalLimited);
     }
     if work.answer == Answer::Reset as u8 {
         tables.count(Counter::RefusedTcp);
-        return reset(packet, work, tables, &way_back(work, tables));
+        return reset::<A, P, T>(packet, work, tables, &way_back(work, tables));
     }
     work.answer_from = key.daddr;
-    error(
+    error::<A, P, T>(
         packet,
         work,
         tables,
-        icmp::UNREACHABLE,
-        icmp::PORT,
+        (A::MESSAGES.unreachable, A::MESSAGES.port),
         Counter::RefusedUdp,
     )
 }
@@ -92,21 +90,16 @@ fn way_back<T: Tables>(work: &Work, tables: &T) -> Hop {
 }
 
 #[inline(always)]
-fn echo<P: Packet, T: Tables>(packet: &mut P, work: &Work, tables: &T, to: &Hop) -> Step {
+fn echo<A: Header, P: Packet, T: Tables>(packet: &mut P, work: &Work, tables: &T, to: &Hop) -> Step {
     let arrival = &work.arrival;
-    let Some(header) = packet.window::<{ ip::LEN }>(arrival.l3 as usize) else {
+    let (from, client) = (A::narrow(arrival.key.daddr), A::narrow(arrival.key.saddr));
+    if !A::rewrite(packet, arrival.l3 as usize, (client, from), (from, client), TTL) {
         return discard(tables, Counter::Internal);
-    };
-    header.set_u32::<{ ip::SADDR }>(arrival.key.daddr);
-    header.set_u32::<{ ip::DADDR }>(arrival.key.saddr);
-    let old = header.u16::<{ ip::TTL_PROTO }>();
-    header.set_u8::<{ ip::TTL }>(TTL);
-    let change = Change::new().u16(old, header.u16::<{ ip::TTL_PROTO }>());
-    header.set_u16::<{ ip::CHECKSUM }>(change.apply(header.u16::<{ ip::CHECKSUM }>()));
+    }
     let Some(message) = packet.window::<{ icmp::LEN }>(arrival.l4 as usize) else {
         return discard(tables, Counter::Internal);
     };
-    let reply = u16::from_ne_bytes([icmp::ECHO_REPLY, 0]);
+    let reply = u16::from_ne_bytes([A::MESSAGES.echo_reply, 0]);
     let change = Change::new().u16(message.u16::<{ icmp::TYPE_CODE }>(), reply);
     message.set_u16::<{ icmp::TYPE_CODE }>(reply);
     message.set_u16::<{ icmp::CHECKSUM }>(change.apply(message.u16::<{ icmp::CHECKSUM }>()));
@@ -117,7 +110,7 @@ fn echo<P: Packet, T: Tables>(packet: &mut P, work: &Work, tables: &T, to: &Hop)
 /// RST (RFC 9293 §3.5.2, group 1): to a SYN with sequence 0, acknowledging it and its data; to a segment with an
 /// acknowledgement with that as sequence.
 #[inline(always)]
-fn reset<P: Packet, T: Tables>(packet: &mut P, work: &Work, tables: &T, to: &Hop) -> Step {
+fn reset<A: Header, P: Packet, T: Tables>(packet: &mut P, work: &Work, tables: &T, to: &Hop) -> Step {
     let arrival = &work.arrival;
     let l3 = arrival.l3 as usize;
     let Some(segment) = packet.window::<{ tcp::LEN }>(arrival.l4 as usize) else {
@@ -137,15 +130,15 @@ fn reset<P: Packet, T: Tables>(packet: &mut P, work: &Work, tables: &T, to: &Hop
             tcp::RST | tcp::ACK,
         )
     };
-    if !packet.set_len(l3 + ip::LEN + tcp::LEN) {
+    if !packet.set_len(l3 + A::LEN + tcp::LEN) {
         return discard(tables, Counter::Internal);
     }
     let key = &arrival.key;
-    let Some(header) = packet.window::<{ ip::LEN }>(l3) else {
+    let (from, client) = (A::narrow(key.daddr), A::narrow(key.saddr));
+    if !A::write(packet, l3, from, client, proto::TCP, tcp::LEN) {
         return discard(tables, Counter::Internal);
-    };
-    write_ip(header, key.daddr, key.saddr, proto::TCP, ip::LEN + tcp::LEN);
-    let Some(segment) = packet.window::<{ tcp::LEN }>(l3 + ip::LEN) else {
+    }
+    let Some(segment) = packet.window::<{ tcp::LEN }>(l3 + A::LEN) else {
         return discard(tables, Counter::Internal);
     };
     segment.set_u16::<{ tcp::SPORT }>(key.dport);
@@ -156,11 +149,7 @@ fn reset<P: Packet, T: Tables>(packet: &mut P, work: &Work, tables: &T, to: &Hop
     segment.set_u16::<{ tcp::OFFSET }>(offset_flags);
     segment.set_u16::<{ tcp::WINDOW }>(0);
     segment.set_u16::<{ tcp::URGENT }>(0);
-    let pseudo = halves(key.saddr)
-        + halves(key.daddr)
-        + u32::from(u16::from(proto::TCP).to_be())
-        + u32::from((tcp::LEN as u16).to_be());
-    let sum = pseudo
+    let sum = pseudo(key.daddr, key.saddr, proto::TCP, tcp::LEN)
         + u32::from(key.sport)
         + u32::from(key.dport)
         + halves(seq)
@@ -170,67 +159,67 @@ fn reset<P: Packet, T: Tables>(packet: &mut P, work: &Work, tables: &T, to: &Hop
     send(packet, arrival, &work.leg, tables, to)
 }
 
-/// No error about an ICMP error (RFC 1122 §3.2.2).
+/// No error about an ICMP error (RFC 1122 §3.2.2, RFC 4443 §2.4 (e)).
 #[inline(always)]
-fn may_be_told<P: Packet>(packet: &P, work: &Work) -> bool {
-    if work.arrival.key.proto != proto::ICMP {
+fn may_be_told<A: Header, P: Packet>(packet: &P, work: &Work) -> bool {
+    if work.arrival.key.proto != A::ICMP {
         return true;
     }
     match packet.window::<{ icmp::LEN }>(work.arrival.l4 as usize) {
         Some(message) => {
             let kind = message.u8::<{ icmp::TYPE }>();
-            kind == icmp::ECHO || kind == icmp::ECHO_REPLY
+            if A::V6 {
+                kind & icmp6::INFORMATIONAL != 0
+            } else {
+                kind == icmp::ECHO || kind == icmp::ECHO_REPLY
+            }
         }
         None => false,
     }
 }
 
-/// An ICMP error that quotes the packet's IP header and eight bytes.
+/// An ICMP error that quotes the packet's IP header, extension headers included, and eight bytes.
 #[inline(always)]
-fn error<P: Packet, T: Tables>(
+fn error<A: Header, P: Packet, T: Tables>(
     packet: &mut P,
     work: &Work,
     tables: &T,
-    kind: u8,
-    code: u8,
+    (kind, code): (u8, u8),
     counter: Counter,
 ) -> Step {
     let arrival = &work.arrival;
     let to = &way_back(work, tables);
     let l3 = arrival.l3 as usize;
-    let ihl = (arrival.l4 - arrival.l3) as usize & 0x3c;
-    let quoted = if (arrival.total as usize) < ihl + QUOTED {
-        ihl
+    let headers = (arrival.l4 - arrival.l3) as usize & MOST_HEADERS;
+    let quoted = if (arrival.total as usize) < headers + QUOTED {
+        headers
     } else {
-        ihl + QUOTED
+        headers + QUOTED
     };
-    let grow = ip::LEN + icmp::LEN;
+    let grow = A::LEN + icmp::LEN;
     if !packet.set_len(l3 + quoted) || !packet.move_start(grow.cast_signed()) {
         return discard(tables, Counter::Internal);
     }
     let vlan = if l3 == eth::LEN { None } else { Some(arrival.vlan) };
-    if !write_header(packet, work.leg.mac, arrival.src_mac, vlan) {
+    if !write_header(packet, work.leg.mac, arrival.src_mac, vlan, A::ETHERTYPE) {
         return discard(tables, Counter::Internal);
     }
-    let Some(header) = packet.window::<{ ip::LEN }>(l3) else {
+    let (from, client) = (A::narrow(work.answer_from), A::narrow(arrival.key.saddr));
+    if !A::write(packet, l3, from, client, A::ICMP, icmp::LEN + quoted) {
         return discard(tables, Counter::Internal);
-    };
-    write_ip(
-        header,
-        work.answer_from,
-        arrival.key.saddr,
-        proto::ICMP,
-        grow + quoted,
-    );
-    let Some(message) = packet.window::<{ icmp::LEN }>(l3 + ip::LEN) else {
+    }
+    let Some(message) = packet.window::<{ icmp::LEN }>(l3 + A::LEN) else {
         return discard(tables, Counter::Internal);
     };
     let type_code = u16::from_ne_bytes([kind, code]);
     message.set_u16::<{ icmp::TYPE_CODE }>(type_code);
     message.set_u32::<{ icmp::REST }>(0);
     let mut sum = u32::from(type_code);
+    if A::V6 {
+        sum += pseudo(work.answer_from, arrival.key.saddr, A::ICMP, icmp::LEN + quoted);
+    }
     let mut offset = 0;
-    while offset < MAX_QUOTED {
+    while offset < MOST_HEADERS + QUOTED {
         if offset >= quoted {
             break;
         }
@@ -240,7 +229,7 @@ fn error<P: Packet, T: Tables>(
         sum += halves(word.u32::<0>());
         offset += 4;
     }
-    let Some(message) = packet.window::<{ icmp::LEN }>(l3 + ip::LEN) else {
+    let Some(message) = packet.window::<{ icmp::LEN }>(l3 + A::LEN) else {
         return discard(tables, Counter::Internal);
     };
     message.set_u16::<{ icmp::CHECKSUM }>(!fold(sum));
@@ -248,27 +237,5 @@ fn error<P: Packet, T: Tables>(
     send(packet, arrival, &work.leg, tables, to)
 }
 
-/// Longest IP header and eight bytes.
-const MAX_QUOTED: usize = 60 + QUOTED;
-
-/// A header without options, with its checksum.
-#[inline(always)]
-fn write_ip(header: Window<'_, { ip::LEN }>, from: Addr4, to: Addr4, protocol: u8, total: usize) {
-    let total = (total as u16).to_be();
-    let version_tos = u16::from_ne_bytes([0x45, 0]);
-    let ttl_proto = u16::from_ne_bytes([TTL, protocol]);
-    header.set_u16::<{ ip::VERSION_IHL }>(version_tos);
-    header.set_u16::<{ ip::TOTAL }>(total);
-    header.set_u16::<{ ip::ID }>(0);
-    header.set_u16::<{ ip::FRAGMENT }>(ip::DF);
-    header.set_u16::<{ ip::TTL_PROTO }>(ttl_proto);
-    header.set_u32::<{ ip::SADDR }>(from);
-    header.set_u32::<{ ip::DADDR }>(to);
-    let sum = u32::from(version_tos)
-        + u32::from(total)
-        + u32::from(ip::DF)
-        + u32::from(ttl_proto)
-        + halves(from)
-        + halves(to);
-    header.set_u16::<{ ip::CHECKSUM }>(!fold(sum));
-}
+/// Longest headers that are quoted whole: a mask of multiples of four bytes.
+const MOST_HEADERS: usize = 0x7c;

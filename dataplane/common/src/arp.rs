@@ -1,16 +1,17 @@
 //! ARP: owned addresses are answered by the program, on their own leg, while the lease is valid.
 
 use crate::{
+    addr::Addr,
     counter::Counter,
     event::{Event, kind},
     packet::{Packet, is_group, mac_number},
     tables::{Tables, discard, pass, report},
     transmit::send_back,
-    wire::{arp, is_special},
+    wire::arp,
     work::{Step, Work},
 };
 
-/// [`crate::phase::Phase::Arp`]: an ARP packet to us or to everybody.
+/// [`crate::phase::Phase::Neighbour`]: an ARP packet to us or to everybody.
 #[inline(always)]
 pub fn arp<P: Packet, T: Tables>(packet: &mut P, work: &Work, tables: &T) -> Step {
     let arrival = &work.arrival;
@@ -22,9 +23,11 @@ pub fn arp<P: Packet, T: Tables>(packet: &mut P, work: &Work, tables: &T) -> Ste
     {
         return pass(tables);
     }
-    let sender = request.u32::<{ arp::SPA }>();
+    let sender_addr = request.u32::<{ arp::SPA }>();
+    let sender = Addr::v4(sender_addr);
     let sender_mac = request.mac::<{ arp::SHA }>();
-    let target = request.u32::<{ arp::TPA }>();
+    let target_addr = request.u32::<{ arp::TPA }>();
+    let target = Addr::v4(target_addr);
     if let Some(owned) = tables.owned(arrival.slot, sender) {
         let now = tables.now();
         let reflected = mac_number(sender_mac) == mac_number(work.leg.mac);
@@ -51,7 +54,7 @@ pub fn arp<P: Packet, T: Tables>(packet: &mut P, work: &Work, tables: &T) -> Ste
     if owned.leg != work.leg.id {
         return pass(tables);
     }
-    if is_group(sender_mac) || (is_special(sender) && sender != 0) {
+    if is_group(sender_mac) || (sender.is_special() && sender_addr != 0) {
         return discard(tables, Counter::BadSource);
     }
     if tables.now() >= tables.lease(owned.group) {
@@ -60,9 +63,9 @@ pub fn arp<P: Packet, T: Tables>(packet: &mut P, work: &Work, tables: &T) -> Ste
     }
     request.set_u16::<{ arp::OP }>(arp::REPLY);
     request.set_mac::<{ arp::SHA }>(work.leg.mac);
-    request.set_u32::<{ arp::SPA }>(target);
+    request.set_u32::<{ arp::SPA }>(target_addr);
     request.set_mac::<{ arp::THA }>(sender_mac);
-    request.set_u32::<{ arp::TPA }>(sender);
+    request.set_u32::<{ arp::TPA }>(sender_addr);
     tables.count(Counter::ArpAnswered);
     send_back(packet, work.leg.mac, arrival.src_mac, tables)
 }

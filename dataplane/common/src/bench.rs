@@ -1,6 +1,6 @@
 //! What the measuring programs and `onearm-bench` share.
 
-use crate::maps::Addr4;
+use crate::addr::Addr4;
 
 /// Length of the template in 8-byte words.
 pub const TEMPLATE_WORDS: usize = 8;

@@ -25,7 +25,7 @@ counters! {
     Relayed = "relayed",
     /// Routed for a server through the gateway address (also in `transmitted` or `redirected`).
     Transit = "transit",
-    /// ARP request for an owned address answered.
+    /// ARP request or neighbour solicitation for an owned address answered.
     ArpAnswered = "arp_answered",
     /// ARP request for an owned address seen without a lease: neither answered nor dropped.
     ArpNotOwner = "arp_not_owner",
@@ -61,6 +61,10 @@ counters! {
     EventLost = "event_lost",
     /// Dropped: headers do not fit the frame or contradict each other.
     Malformed = "malformed",
+    /// Dropped: UDP over IPv6 without a checksum (RFC 8200 §8.1).
+    UdpChecksumMissing = "udp_checksum_missing",
+    /// Dropped: neighbour solicitation for an owned address that is not valid (RFC 4861 §7.1.1).
+    NdInvalid = "nd_invalid",
     /// Dropped: group, loopback, broadcast or own source address.
     BadSource = "bad_source",
     /// Dropped: belongs to the pair, this node has no lease, and the Active is not known.

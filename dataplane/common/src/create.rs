@@ -5,6 +5,7 @@ use crate::{
     established::age,
     event::{Event, kind},
     flow::{State, seen},
+    header::Header,
     limits::add_source,
     maps::{Node, SnatPool, proto},
     phase::Phase,
@@ -38,11 +39,11 @@ pub const fn candidate(pool: &SnatPool, own: u16, seed: u32, attempt: u32) -> u1
 
 /// [`Phase::Create`].
 #[inline(always)]
-pub fn create<T: Tables>(work: &mut Work, tables: &T) -> Step {
+pub fn create<A: Header, T: Tables>(work: &mut Work, tables: &T) -> Step {
     let Some(node) = tables.node() else {
         return discard(tables, Counter::Internal);
     };
-    let geometry = geometry(node);
+    let geometry = geometry::<A>(node);
     let owner = tables.lock_owner();
     for _ in 0..PORTS_A_RUN {
         let willing = work.attempt >= PORTS_A_RUN && work.resting_score == u32::MAX;
@@ -55,7 +56,7 @@ pub fn create<T: Tables>(work: &mut Work, tables: &T) -> Step {
         if work.chosen == 0 && !set_source(work, tables, node) {
             return refuse(work, tables, kind::NO_PORT, Counter::NoSnatSource);
         }
-        match table::reserve_reply(tables, &geometry, owner, &work.reply) {
+        match table::reserve_reply::<A, T>(tables, &geometry, owner, &work.reply) {
             Ok(reserved) => {
                 let serial = tables.next_incarnation().wrapping_add(1) & 0xff_ffff_ffff;
                 work.forward.incarnation = node.incarnation_base | serial;
@@ -73,7 +74,7 @@ pub fn create<T: Tables>(work: &mut Work, tables: &T) -> Step {
                     work.chosen = 0;
                     return Step::Next(Phase::Search);
                 }
-                if let Some(found) = table::find(tables, &geometry, &work.reply.key()) {
+                if let Some(found) = table::find(tables, &geometry, &work.reply.key().narrow::<A>()) {
                     note_resting(work, tables, &found);
                 }
                 work.attempt += 1;
@@ -86,7 +87,7 @@ pub fn create<T: Tables>(work: &mut Work, tables: &T) -> Step {
 /// A port rests after its connection was closed, but only if the server closed first: it alone keeps TIME-WAIT. Remembers
 /// the best closed flow met so far.
 #[inline(always)]
-pub fn note_resting<T: Tables>(work: &mut Work, tables: &T, found: &Found) {
+pub fn note_resting<A: Header, T: Tables>(work: &mut Work, tables: &T, found: &Found<A>) {
     let entry = found.entry();
     if entry.state() != State::Closing {
         return;
@@ -141,7 +142,7 @@ pub fn pool<T: Tables>(work: &Work, tables: &T, turn: u32) -> Option<SnatPool> {
 fn set_source<T: Tables>(work: &mut Work, tables: &T, node: &Node) -> bool {
     let own = u16::from_be(work.forward.sport);
     // A client keeps its source address while ports last.
-    let turn = work.forward.saddr.swap_bytes().wrapping_add(work.attempt);
+    let turn = work.forward.saddr.0[3].swap_bytes().wrapping_add(work.attempt);
     let Some(mut pool) = pool(work, tables, turn) else {
         return false;
     };
@@ -225,12 +226,13 @@ pub fn refuse<T: Tables>(work: &Work, tables: &T, kind: u32, reason: Counter) ->
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::addr::Addr;
     use proptest::prelude::*;
 
     proptest! {
         #[test]
         fn every_candidate_lies_in_this_nodes_half(first: u16, len: u16, own: u16, seed: u32, attempt in 0..PORTS_GUESSED) {
-            let pool = SnatPool { addr: 1, first, last: first.saturating_add(len) };
+            let pool = SnatPool { addr: Addr::v4(1), first, last: first.saturating_add(len) };
             let port = candidate(&pool, own, seed, attempt);
             prop_assert!(port >= pool.first && port <= pool.last);
             if attempt == 0 && own >= pool.first && own <= pool.last {
@@ -240,7 +242,7 @@ mod tests {
 
         #[test]
         fn candidates_of_one_search_hardly_repeat(seed: u32) {
-            let pool = SnatPool { addr: 1, first: 1_024, last: 33_279 };
+            let pool = SnatPool { addr: Addr::v4(1), first: 1_024, last: 33_279 };
             let ports: std::collections::HashSet<u16> = (1..PORTS_GUESSED).map(|a| candidate(&pool, 0, seed, a)).collect();
             prop_assert!(ports.len() >= 15);
         }

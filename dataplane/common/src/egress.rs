@@ -3,10 +3,10 @@
 
 use crate::{
     counter::Counter,
-    maps::{Addr4, proto},
+    maps::{Addr, proto},
     packet::Packet,
     tables::Tables,
-    wire::{arp, eth, ip},
+    wire::{arp, eth, icmp, ip, ip6, nd},
 };
 
 /// True if the frame may leave.
@@ -28,7 +28,14 @@ pub fn may_leave<P: Packet, T: Tables>(packet: &P, tables: &T) -> bool {
         let Some(message) = packet.window::<{ arp::LEN }>(l3) else {
             return true;
         };
-        return is_leased(tables, message.u32::<{ arp::SPA }>(), Counter::EgressArpBlocked);
+        return is_leased(
+            tables,
+            Addr::v4(message.u32::<{ arp::SPA }>()),
+            Counter::EgressArpBlocked,
+        );
+    }
+    if ethertype == eth::IPV6 {
+        return may_leave6(packet, l3, tables);
     }
     if ethertype != eth::IPV4 {
         return true;
@@ -37,12 +44,40 @@ pub fn may_leave<P: Packet, T: Tables>(packet: &P, tables: &T) -> bool {
         return true;
     };
     header.u8::<{ ip::PROTO }>() == proto::VRRP
-        || is_leased(tables, header.u32::<{ ip::SADDR }>(), Counter::EgressIpBlocked)
+        || is_leased(
+            tables,
+            Addr::v4(header.u32::<{ ip::SADDR }>()),
+            Counter::EgressIpBlocked,
+        )
+}
+
+/// An IPv6 packet: its source, and the target of an advertisement, must not be owned without a lease.
+#[inline(always)]
+fn may_leave6<P: Packet, T: Tables>(packet: &P, l3: usize, tables: &T) -> bool {
+    let Some(header) = packet.window::<{ ip6::LEN }>(l3) else {
+        return true;
+    };
+    let next = header.u8::<{ ip6::NEXT }>();
+    if next == proto::VRRP {
+        return true;
+    }
+    if next == proto::ICMPV6
+        && let Some(message) = packet.window::<{ nd::LEN }>(l3 + ip6::LEN)
+        && message.u8::<{ icmp::TYPE }>() == nd::ADVERTISEMENT
+        && !is_leased(
+            tables,
+            message.addr::<{ nd::TARGET }>(),
+            Counter::EgressArpBlocked,
+        )
+    {
+        return false;
+    }
+    is_leased(tables, header.addr::<{ ip6::SADDR }>(), Counter::EgressIpBlocked)
 }
 
 /// Not owned, or owned under a valid lease.
 #[inline(always)]
-fn is_leased<T: Tables>(tables: &T, addr: Addr4, otherwise: Counter) -> bool {
+fn is_leased<T: Tables>(tables: &T, addr: Addr, otherwise: Counter) -> bool {
     let Some(owned) = tables.owned(tables.slot(), addr) else {
         return true;
     };

@@ -1,11 +1,11 @@
 //! A packet of a known flow: gate by the lease, track, translate, send.
 
 use crate::{
-    checksum::Change,
     counter::Counter,
     event::{Event, kind},
     flow::{State, flags, hop, is_reset_by_client, seen},
-    maps::{Addr4, LastHop, Leg, NeighbourKey, proto, server},
+    header::Header,
+    maps::{Addr, LastHop, Leg, NeighbourKey, proto, server},
     packet::{Packet, mac_number},
     phase::Phase,
     receive::{hand_over, hand_over_with},
@@ -13,19 +13,19 @@ use crate::{
     tables::{Tables, discard, report, tick, ticks_since},
     tcp::{Knowledge, Segment, is_believable, is_opening},
     transmit::{Hop, send},
-    wire::{ip, tcp, udp},
+    wire::{tcp, udp},
     work::{Answer, Arrival, Step},
 };
 
 /// Translates and sends. With `ROUTED` the flow was made or confirmed by an earlier phase: nothing is handed back to one,
 /// and a flow without a known hop looks its route up. `now`: CLOCK_MONOTONIC, ns, read for this packet.
 #[inline(always)]
-pub fn forward<P: Packet, T: Tables, const ROUTED: bool>(
+pub fn forward<A: Header, P: Packet, T: Tables, const ROUTED: bool>(
     packet: &mut P,
-    arrival: &Arrival,
+    arrival: &Arrival<A>,
     leg: &Leg,
     tables: &T,
-    found: &Found,
+    found: &Found<A>,
     now: u64,
 ) -> Step {
     let entry = found.entry();
@@ -61,14 +61,14 @@ pub fn forward<P: Packet, T: Tables, const ROUTED: bool>(
     if hop_index == hop::ROUTE && !ROUTED {
         return hand_over_with(tables, arrival, leg, Phase::Forward, |work| work.now = now);
     }
-    let Some(to) = resolve::<T, ROUTED>(tables, hop_index, new_daddr, leg, now) else {
+    let Some(to) = resolve::<T, ROUTED>(tables, hop_index, new_daddr.wide(), leg, now) else {
         return discard(tables, Counter::NoNeighbour);
     };
 
     let l4 = arrival.l4 as usize;
-    let addresses = Change::new()
-        .u32(arrival.key.saddr, new_saddr)
-        .u32(arrival.key.daddr, new_daddr);
+    let old = (arrival.key.saddr, arrival.key.daddr);
+    let new = (new_saddr, new_daddr);
+    let addresses = A::change(old, new);
     let change = addresses
         .u16(arrival.key.sport, new_sport)
         .u16(arrival.key.dport, new_dport);
@@ -90,15 +90,9 @@ pub fn forward<P: Packet, T: Tables, const ROUTED: bool>(
         datagram.set_u16::<{ tcp::DPORT }>(new_dport);
         datagram.set_u16::<{ udp::CHECKSUM }>(change.apply_udp(datagram.u16::<{ udp::CHECKSUM }>()));
     }
-    let Some(header) = packet.window::<{ ip::LEN }>(arrival.l3 as usize) else {
+    if !A::rewrite(packet, arrival.l3 as usize, old, new, arrival.ttl.wrapping_sub(1)) {
         return discard(tables, Counter::Internal);
-    };
-    header.set_u32::<{ ip::SADDR }>(new_saddr);
-    header.set_u32::<{ ip::DADDR }>(new_daddr);
-    let old = header.u16::<{ ip::TTL_PROTO }>();
-    header.set_u8::<{ ip::TTL }>(arrival.ttl.wrapping_sub(1));
-    let change = addresses.u16(old, header.u16::<{ ip::TTL_PROTO }>());
-    header.set_u16::<{ ip::CHECKSUM }>(change.apply(header.u16::<{ ip::CHECKSUM }>()));
+    }
 
     // A SYN on an established flow may be anybody's; it does not keep the flow alive.
     if !opening || before.state(false) != State::Established {
@@ -115,7 +109,7 @@ pub fn forward<P: Packet, T: Tables, const ROUTED: bool>(
 }
 
 #[inline(always)]
-fn time_exceeded<T: Tables>(tables: &T, arrival: &Arrival, leg: &Leg, now: u64) -> Step {
+fn time_exceeded<A: Header, T: Tables>(tables: &T, arrival: &Arrival<A>, leg: &Leg, now: u64) -> Step {
     hand_over_with(tables, arrival, leg, Phase::Answer, |work| {
         work.answer = Answer::TimeExceeded as u8;
         work.now = now;
@@ -132,11 +126,11 @@ fn is_gone<T: Tables>(tables: &T, server: u16) -> bool {
 
 /// A client's packet to a server that is gone: TCP is reset, a datagram gets a new flow.
 #[inline(always)]
-fn server_is_gone<T: Tables>(
+fn server_is_gone<A: Header, T: Tables>(
     tables: &T,
-    arrival: &Arrival,
+    arrival: &Arrival<A>,
     leg: &Leg,
-    found: &Found,
+    found: &Found<A>,
     now: u64,
     before: Knowledge,
 ) -> Step {
@@ -167,11 +161,11 @@ fn server_is_gone<T: Tables>(
 /// client alone proves nothing: the SYN goes to the same server, which answers it if its connection is gone and lifts the
 /// RST if not.
 #[inline(always)]
-fn reconsider<T: Tables>(
+fn reconsider<A: Header, T: Tables>(
     tables: &T,
-    arrival: &Arrival,
+    arrival: &Arrival<A>,
     leg: &Leg,
-    found: &Found,
+    found: &Found<A>,
     now: u64,
     before: Knowledge,
     gone: bool,
@@ -191,9 +185,9 @@ fn reconsider<T: Tables>(
 
 /// Ticks since the last packet of either direction.
 #[inline(always)]
-pub fn age<T: Tables>(tables: &T, entry: Entry, now: u32) -> u32 {
+pub fn age<A: Header, T: Tables>(tables: &T, entry: Entry<A>, now: u32) -> u32 {
     let own = ticks_since(now, entry.last_seen());
-    match entry_at(tables, entry.partner()) {
+    match entry_at::<A, T>(tables, entry.partner()) {
         Some(partner) => {
             let other = ticks_since(now, partner.last_seen());
             if other < own { other } else { own }
@@ -204,9 +198,9 @@ pub fn age<T: Tables>(tables: &T, entry: Entry, now: u32) -> u32 {
 
 /// Takes note of what a TCP segment shows; numbers in native order.
 #[inline(always)]
-fn track<T: Tables>(
+fn track<A: Header, T: Tables>(
     tables: &T,
-    found: &Found,
+    found: &Found<A>,
     reply: bool,
     before: Knowledge,
     flags: u8,
@@ -215,7 +209,7 @@ fn track<T: Tables>(
 ) {
     let entry = found.entry();
     let believable = flags & tcp::RST != 0
-        && entry_at(tables, entry.partner()).is_some_and(|p| is_believable(seq, p.expected_ack()));
+        && entry_at::<A, T>(tables, entry.partner()).is_some_and(|p| is_believable(seq, p.expected_ack()));
     let segment = Segment {
         flags,
         seq,
@@ -237,9 +231,16 @@ fn track<T: Tables>(
 
 /// Writes new knowledge into both entries and keeps the number of half-open flows. `seq`: of the segment it comes from.
 #[inline(always)]
-fn learn<T: Tables>(tables: &T, found: &Found, reply: bool, before: Knowledge, after: Knowledge, seq: u32) {
+fn learn<A: Header, T: Tables>(
+    tables: &T,
+    found: &Found<A>,
+    reply: bool,
+    before: Knowledge,
+    after: Knowledge,
+    seq: u32,
+) {
     let entry = found.entry();
-    let Some(partner) = entry_at(tables, entry.partner()) else {
+    let Some(partner) = entry_at::<A, T>(tables, entry.partner()) else {
         return;
     };
     if partner.incarnation() != found.incarnation || !found.intact() {
@@ -279,7 +280,7 @@ fn learn<T: Tables>(tables: &T, found: &Found, reply: bool, before: Knowledge, a
 fn resolve<T: Tables, const ROUTED: bool>(
     tables: &T,
     index: u32,
-    addr: Addr4,
+    addr: Addr,
     leg: &Leg,
     now: u64,
 ) -> Option<Hop> {
@@ -300,7 +301,7 @@ fn resolve<T: Tables, const ROUTED: bool>(
 
 /// A resolved entry of `NEXT_HOPS`, or an event that one is wanted.
 #[inline(always)]
-pub fn next_hop<T: Tables>(tables: &T, index: u32, addr: Addr4, now: u64) -> Option<Hop> {
+pub fn next_hop<T: Tables>(tables: &T, index: u32, addr: Addr, now: u64) -> Option<Hop> {
     let next = tables.next_hop(index)?;
     if next.valid == 0 {
         let wanted = Event {
@@ -324,12 +325,12 @@ pub fn next_hop<T: Tables>(tables: &T, index: u32, addr: Addr4, now: u64) -> Opt
 
 /// The resolved next hop towards an address, or an event that one is wanted. Without a route: on-link on `leg`.
 #[inline(always)]
-pub fn route<T: Tables>(tables: &T, addr: Addr4, leg: &Leg, now: u64) -> Option<Hop> {
+pub fn route<T: Tables>(tables: &T, addr: Addr, leg: &Leg, now: u64) -> Option<Hop> {
     let (gateway, leg) = match tables.route(addr) {
         Some(route) => (route.gateway, route.leg),
-        None => (0, u32::from(leg.id)),
+        None => (Addr::NONE, u32::from(leg.id)),
     };
-    let neighbour = if gateway == 0 { addr } else { gateway };
+    let neighbour = if gateway.is_none() { addr } else { gateway };
     if let Some(index) = tables.neighbour(&NeighbourKey { addr: neighbour, leg }) {
         return next_hop(tables, index, neighbour, now);
     }
@@ -347,7 +348,7 @@ pub fn route<T: Tables>(tables: &T, addr: Addr4, leg: &Leg, now: u64) -> Option<
 /// The hop to store for the client's side of a new flow: the neighbour the packet came from, unless that is the peer
 /// passing a stray frame on.
 #[inline(always)]
-pub fn client_hop<T: Tables>(tables: &T, arrival: &Arrival, leg: &Leg) -> u32 {
+pub fn client_hop<A, T: Tables>(tables: &T, arrival: &Arrival<A>, leg: &Leg) -> u32 {
     if mac_number(arrival.src_mac) == mac_number(leg.peer_mac) {
         return hop::ROUTE;
     }
@@ -367,11 +368,17 @@ pub fn client_hop<T: Tables>(tables: &T, arrival: &Arrival, leg: &Leg) -> u32 {
 /// A client's SYN came from another neighbour than the flow's: it is believed only if that is the resolved next hop
 /// towards the client; everything else on the segment could be a stranger.
 #[inline(always)]
-pub fn follow_client<T: Tables>(tables: &T, arrival: &Arrival, leg: &Leg, found: &Found, now: u64) {
+pub fn follow_client<A: Header, T: Tables>(
+    tables: &T,
+    arrival: &Arrival<A>,
+    leg: &Leg,
+    found: &Found<A>,
+    now: u64,
+) {
     if mac_number(arrival.src_mac) == mac_number(leg.peer_mac) {
         return;
     }
-    let Some(partner) = entry_at(tables, found.entry().partner()) else {
+    let Some(partner) = entry_at::<A, T>(tables, found.entry().partner()) else {
         return;
     };
     let stored = partner.hop();
@@ -383,7 +390,7 @@ pub fn follow_client<T: Tables>(tables: &T, arrival: &Arrival, leg: &Leg, found:
             return;
         }
     }
-    let Some(to) = route(tables, arrival.key.saddr, leg, now) else {
+    let Some(to) = route(tables, arrival.key.saddr.wide(), leg, now) else {
         return;
     };
     if mac_number(to.mac) == mac_number(arrival.src_mac) && to.leg == u32::from(leg.id) {

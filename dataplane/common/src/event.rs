@@ -1,8 +1,8 @@
 //! Records of the ring buffer `EVENTS`.
 
-use crate::maps::{Addr4, Mac};
+use crate::maps::{Addr, Mac};
 
-/// One record, 32 bytes.
+/// One record, 48 bytes.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Event {
@@ -10,14 +10,14 @@ pub struct Event {
     pub kind: u32,
     /// Leg id it was seen on, or should be resolved on.
     pub leg: u32,
-    /// Address it is about; 0 = none.
-    pub addr: Addr4,
+    /// Address it is about, or none.
+    pub addr: Addr,
     /// Depends on the kind.
     pub detail: u32,
     /// MAC it is about; zero = none.
     pub mac: Mac,
     /// Explicit padding, zero.
-    pub _pad: u16,
+    pub _pad: [u8; 6],
     /// CLOCK_MONOTONIC, ns.
     pub time: u64,
 }

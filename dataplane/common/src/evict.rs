@@ -6,6 +6,7 @@ use crate::{
     create::{refuse, told},
     event::kind,
     flow::{State, is_half_open},
+    header::Header,
     limits::add_source,
     maps::{WAYS, proto},
     phase::Phase,
@@ -19,11 +20,11 @@ const BUCKETS: u32 = 8;
 
 /// [`Phase::Evict`].
 #[inline(always)]
-pub fn evict<T: Tables>(work: &mut Work, tables: &T) -> Step {
+pub fn evict<A: Header, T: Tables>(work: &mut Work, tables: &T) -> Step {
     let Some(node) = tables.node() else {
         return discard(tables, Counter::Internal);
     };
-    let geometry = geometry(node);
+    let geometry = geometry::<A>(node);
     let (mut at, mut incarnation, mut counter) = (work.old_at, work.old_incarnation, Counter::FlowReopened);
     work.old_incarnation = 0;
     let replacing = incarnation != 0;
@@ -34,7 +35,7 @@ pub fn evict<T: Tables>(work: &mut Work, tables: &T) -> Step {
         work.evicted = 1;
         report(tables, &told(work, kind::HALF_OPEN_EVICTED));
         counter = Counter::HalfOpenEvicted;
-        (at, incarnation) = victim(work, tables, &geometry);
+        (at, incarnation) = victim::<A, T>(work, tables, &geometry);
         if incarnation == 0 {
             return if half_open_full(tables, node) {
                 refuse(work, tables, kind::HALF_OPEN_FULL, Counter::HalfOpenFull)
@@ -43,7 +44,7 @@ pub fn evict<T: Tables>(work: &mut Work, tables: &T) -> Step {
             };
         }
     }
-    if let Some(last) = table::remove(tables, &geometry, at, incarnation) {
+    if let Some(last) = table::remove::<A, T>(tables, &geometry, at, incarnation) {
         tables.count(counter);
         if last.state == State::HalfOpen {
             tables.add_half_open(u64::MAX);
@@ -69,9 +70,9 @@ pub fn evict<T: Tables>(work: &mut Work, tables: &T) -> Step {
 
 /// Location and incarnation of the oldest half-open flow of the first bucket that has one; incarnation 0 = none.
 #[inline(always)]
-fn victim<T: Tables>(work: &mut Work, tables: &T, geometry: &table::Geometry) -> (u32, u64) {
-    let forward = geometry.place(&work.arrival.key);
-    let reply = geometry.place(&work.reply.key());
+fn victim<A: Header, T: Tables>(work: &mut Work, tables: &T, geometry: &table::Geometry) -> (u32, u64) {
+    let forward = geometry.place(&work.arrival.key.narrow::<A>());
+    let reply = geometry.place(&work.reply.key().narrow::<A>());
     let now = tick(work.now);
     for n in 0..BUCKETS {
         let bucket = match n {
@@ -81,7 +82,7 @@ fn victim<T: Tables>(work: &mut Work, tables: &T, geometry: &table::Geometry) ->
             3 => reply.second,
             _ => forward.first.wrapping_add(n) & geometry.mask,
         };
-        let (at, incarnation) = oldest_in(&mut work.oldest, tables, bucket, now);
+        let (at, incarnation) = oldest_in::<A, T>(&mut work.oldest, tables, bucket, now);
         if incarnation != 0 {
             return (at, incarnation);
         }
@@ -90,8 +91,8 @@ fn victim<T: Tables>(work: &mut Work, tables: &T, geometry: &table::Geometry) ->
 }
 
 #[inline(always)]
-fn oldest_in<T: Tables>(best: &mut Memory, tables: &T, bucket: u32, now: u32) -> (u32, u64) {
-    let Some(ways) = table::ways(tables, bucket) else {
+fn oldest_in<A: Header, T: Tables>(best: &mut Memory, tables: &T, bucket: u32, now: u32) -> (u32, u64) {
+    let Some(ways) = table::ways::<A, T>(tables, bucket) else {
         return (0, 0);
     };
     best.set(0);

@@ -4,16 +4,19 @@
 //! found by the packet *as it arrives*. A bucket is one 64-byte tag line and [`WAYS`] entries of 64 bytes, so that a packet
 //! of an established flow touches two cache lines, and mostly one (see [`crate::table::Place::likely_way`]).
 
-use crate::maps::{Addr4, Port, WAYS};
+use crate::{
+    addr::{Addr, Addr4, Address},
+    maps::{Port, WAYS},
+};
 
 /// The 5-tuple of a packet as it arrives.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct FlowKey4 {
+pub struct FlowKey<A = Addr> {
     /// Source address.
-    pub saddr: Addr4,
+    pub saddr: A,
     /// Destination address.
-    pub daddr: Addr4,
+    pub daddr: A,
     /// Source port.
     pub sport: Port,
     /// Destination port.
@@ -24,10 +27,50 @@ pub struct FlowKey4 {
     pub _pad: [u8; 3],
 }
 
-impl FlowKey4 {
+/// The key of an IPv4 packet.
+pub type FlowKey4 = FlowKey<Addr4>;
+
+impl<A: Address> FlowKey<A> {
+    /// The key with general addresses.
+    #[inline(always)]
+    pub fn wide(&self) -> FlowKey {
+        FlowKey::new(
+            self.proto,
+            self.saddr.wide(),
+            self.sport,
+            self.daddr.wide(),
+            self.dport,
+        )
+    }
+
+    /// Hash for the flow table.
+    #[inline(always)]
+    pub fn hash(&self, key: [u64; 2]) -> u64 {
+        A::flow_hash(key, self.saddr, self.daddr, self.sport, self.dport, self.proto)
+    }
+}
+
+impl FlowKey {
+    /// The key as the flow table of one family has it.
+    #[inline(always)]
+    pub fn narrow<A: Address>(&self) -> FlowKey<A> {
+        FlowKey::new(
+            self.proto,
+            A::narrow(self.saddr),
+            self.sport,
+            A::narrow(self.daddr),
+            self.dport,
+        )
+    }
+}
+
+impl<A> FlowKey<A> {
     /// A key; ports in network byte order.
     #[inline(always)]
-    pub const fn new(proto: u8, saddr: Addr4, sport: Port, daddr: Addr4, dport: Port) -> Self {
+    pub const fn new(proto: u8, saddr: A, sport: Port, daddr: A, dport: Port) -> Self
+    where
+        A: Copy,
+    {
         Self {
             saddr,
             daddr,
@@ -39,17 +82,17 @@ impl FlowKey4 {
     }
 }
 
-/// One direction of a flow, 64 bytes.
+/// One direction of a flow: 64 bytes for IPv4, 128 for IPv6.
 ///
 /// `incarnation` is written last when an entry is published and zeroed first when it is removed; a reader takes it before
 /// and after the fields it uses and starts again (or misses) when the two differ. Zero: free or pending.
 #[repr(C, align(64))]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct FlowEntry4 {
+pub struct FlowEntry<A: Address = Addr> {
     /// Key: source address as the packet arrives.
-    pub saddr: Addr4,
+    pub saddr: A,
     /// Key: destination address.
-    pub daddr: Addr4,
+    pub daddr: A,
     /// Key: source port.
     pub sport: Port,
     /// Key: destination port.
@@ -63,9 +106,9 @@ pub struct FlowEntry4 {
     /// [`seen`]: copy of the partner's `own`. Written by packets of the other direction only.
     pub other: u8,
     /// Source address as the packet leaves.
-    pub new_saddr: Addr4,
+    pub new_saddr: A,
     /// Destination address as the packet leaves.
-    pub new_daddr: Addr4,
+    pub new_daddr: A,
     /// Source port as the packet leaves.
     pub new_sport: Port,
     /// Destination port as the packet leaves.
@@ -89,19 +132,26 @@ pub struct FlowEntry4 {
     pub packets: u32,
     /// Which flow this is: node id << 56 | epoch << 40 | counter. The same in both entries; never 0 in a live one.
     pub incarnation: u64,
+    /// Explicit padding, zero.
+    pub _rest: A::Rest,
 }
 
-impl FlowEntry4 {
+/// A direction of an IPv4 flow.
+pub type FlowEntry4 = FlowEntry<Addr4>;
+/// A direction of an IPv6 flow.
+pub type FlowEntry6 = FlowEntry<Addr>;
+
+impl<A: Address> FlowEntry<A> {
     /// The key of the entry.
     #[inline(always)]
-    pub const fn key(&self) -> FlowKey4 {
-        FlowKey4::new(self.proto, self.saddr, self.sport, self.daddr, self.dport)
+    pub const fn key(&self) -> FlowKey<A> {
+        FlowKey::new(self.proto, self.saddr, self.sport, self.daddr, self.dport)
     }
 
     /// The key of packets of the other direction.
     #[inline(always)]
-    pub const fn reply_key(&self) -> FlowKey4 {
-        FlowKey4::new(
+    pub const fn reply_key(&self) -> FlowKey<A> {
+        FlowKey::new(
             self.proto,
             self.new_daddr,
             self.new_dport,
@@ -129,7 +179,7 @@ impl FlowEntry4 {
     }
 }
 
-/// Bits of [`FlowEntry4::flags`].
+/// Bits of [`FlowEntry::flags`].
 pub mod flags {
     /// The entry is for packets from the server.
     pub const REPLY: u8 = 1;
@@ -143,7 +193,7 @@ pub mod flags {
     pub const GROUP_SHIFT: u8 = 4;
 }
 
-/// Bits of [`FlowEntry4::own`] and [`FlowEntry4::other`].
+/// Bits of [`FlowEntry::own`] and [`FlowEntry::other`].
 pub mod seen {
     /// TCP: SYN (client) or SYN-ACK (server). UDP: a packet.
     pub const OPENED: u8 = 1;
@@ -159,7 +209,7 @@ pub mod seen {
     pub const COUNTED: u8 = 32;
 }
 
-/// Values and bits of [`FlowEntry4::hop`].
+/// Values and bits of [`FlowEntry::hop`].
 pub mod hop {
     /// The rest is an index into `LAST_HOPS`.
     pub const LAST: u32 = 1 << 31;
@@ -211,7 +261,37 @@ pub const fn state(proto: u8, client: u8, server: u8) -> State {
     }
 }
 
-impl FlowEntry4 {
+impl<A: Address> FlowEntry<A> {
+    /// The entry with general addresses.
+    pub fn wide(&self) -> FlowEntry {
+        FlowEntry {
+            saddr: self.saddr.wide(),
+            daddr: self.daddr.wide(),
+            sport: self.sport,
+            dport: self.dport,
+            proto: self.proto,
+            flags: self.flags,
+            own: self.own,
+            other: self.other,
+            new_saddr: self.new_saddr.wide(),
+            new_daddr: self.new_daddr.wide(),
+            new_sport: self.new_sport,
+            new_dport: self.new_dport,
+            hop: self.hop,
+            partner: self.partner,
+            last_seen: self.last_seen,
+            idle_ticks: self.idle_ticks,
+            expected_ack: self.expected_ack,
+            server: self.server,
+            stats: self.stats,
+            packets: self.packets,
+            incarnation: self.incarnation,
+            _rest: [0; 16],
+        }
+    }
+}
+
+impl<A: Address> FlowEntry<A> {
     /// (client's bits, server's bits).
     #[inline(always)]
     pub const fn seen_by_side(&self) -> (u8, u8) {
@@ -230,10 +310,10 @@ impl FlowEntry4 {
     }
 }
 
-/// One bucket of `FLOWS4`: 1,088 bytes.
+/// One bucket of `FLOWS4` (1,088 bytes) or `FLOWS6` (2,112 bytes).
 #[repr(C, align(64))]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Bucket4 {
+pub struct Bucket<A: Address = Addr> {
     /// Tags of the ways, 16 bits each, way 0 in the lowest bits of the first word; 0 = free.
     pub tags: [u64; WAYS / 4],
     /// Serialises insert-if-absent of keys whose first candidate is this bucket: 0 = free, else the owner ([`lock`]).
@@ -243,22 +323,27 @@ pub struct Bucket4 {
     /// Explicit padding, zero.
     pub _pad: [u64; 2],
     /// The ways.
-    pub entries: [FlowEntry4; WAYS],
+    pub entries: [FlowEntry<A>; WAYS],
 }
 
-impl Default for Bucket4 {
+/// A bucket of `FLOWS4`.
+pub type Bucket4 = Bucket<Addr4>;
+/// A bucket of `FLOWS6`.
+pub type Bucket6 = Bucket<Addr>;
+
+impl<A: Address> Default for Bucket<A> {
     fn default() -> Self {
         Self {
             tags: [0; WAYS / 4],
             lock: 0,
             overflow: 0,
             _pad: [0; 2],
-            entries: [FlowEntry4::default(); WAYS],
+            entries: [FlowEntry::default(); WAYS],
         }
     }
 }
 
-/// Owners in [`Bucket4::lock`].
+/// Owners in [`Bucket::lock`].
 pub mod lock {
     /// Set in the owner id of a user-space process; the lower 32 bits are its pid. Without it: CPU number + 1.
     ///

@@ -1,6 +1,6 @@
-//! Keyed hashes: SipHash-1-3 over two words.
+//! Keyed hashes: SipHash-1-3 over two words, or over five for IPv6.
 
-use crate::{flow::FlowKey4, maps::Addr4};
+use crate::{addr::Addr, flow::FlowKey, maps::Port};
 
 /// SipHash-1-3 of the sixteen bytes `a`, `b` (the length word is left out: the length never varies).
 #[inline(always)]
@@ -36,33 +36,51 @@ const fn round(v: [u64; 4]) -> [u64; 4] {
     [v0, v1, v2.rotate_left(32), v3]
 }
 
+/// SipHash-1-3 of two addresses and a word.
 #[inline(always)]
-const fn words(key: &FlowKey4) -> (u64, u64) {
-    (
-        key.saddr as u64 | (key.daddr as u64) << 32,
-        key.sport as u64 | (key.dport as u64) << 16 | (key.proto as u64) << 32,
-    )
+pub const fn sip13_wide(key: [u64; 2], a: Addr, b: Addr, c: u64) -> u64 {
+    let mut v = [
+        key[0] ^ 0x736f_6d65_7073_6575,
+        key[1] ^ 0x646f_7261_6e64_6f6d,
+        key[0] ^ 0x6c79_6765_6e65_7261,
+        key[1] ^ 0x7465_6462_7974_6573,
+    ];
+    let (a, b) = (a.0, b.0);
+    v = absorb(v, a[0] as u64 | (a[1] as u64) << 32);
+    v = absorb(v, a[2] as u64 | (a[3] as u64) << 32);
+    v = absorb(v, b[0] as u64 | (b[1] as u64) << 32);
+    v = absorb(v, b[2] as u64 | (b[3] as u64) << 32);
+    v = absorb(v, c);
+    v[2] ^= 0xff;
+    v = round(round(round(v)));
+    v[0] ^ v[1] ^ v[2] ^ v[3]
 }
 
-/// Hash of a flow-table key under the key of this boot.
 #[inline(always)]
-pub const fn flow(key: [u64; 2], flow: &FlowKey4) -> u64 {
-    let (a, b) = words(flow);
-    sip13(key, a, b)
+const fn absorb(mut v: [u64; 4], word: u64) -> [u64; 4] {
+    v[3] ^= word;
+    v = round(v);
+    v[0] ^= word;
+    v
+}
+
+/// Ports and protocol as one word.
+#[inline(always)]
+pub const fn ports(sport: Port, dport: Port, proto: u8) -> u64 {
+    sport as u64 | (dport as u64) << 16 | (proto as u64) << 32
 }
 
 /// Hash of a client's connection for Maglev: independent of table geometry, the same on both nodes of a pair, and the
 /// same for every port of a VIP (the ports of a service are one affinity).
 #[inline(always)]
-pub const fn client(key: [u64; 2], flow: &FlowKey4) -> u64 {
-    let (a, b) = words(flow);
-    sip13(key, a, b & !0xffff_0000)
+pub const fn client(key: [u64; 2], flow: &FlowKey) -> u64 {
+    sip13_wide(key, flow.saddr, flow.daddr, ports(flow.sport, 0, flow.proto))
 }
 
 /// Hash of a client's address, whatever it calls.
 #[inline(always)]
-pub const fn source(key: [u64; 2], client: Addr4) -> u64 {
-    sip13(key, client as u64, 0x736f_7572_6365)
+pub const fn source(key: [u64; 2], client: Addr) -> u64 {
+    sip13_wide(key, client, Addr::NONE, 0x736f_7572_6365)
 }
 
 /// Maps a hash to 0..`n` without division.
@@ -91,7 +109,7 @@ mod tests {
 
     #[test]
     fn the_hash_of_a_client_does_not_depend_on_the_port_it_calls() {
-        let mut flow = FlowKey4::new(6, 1, 2, 3, 80);
+        let mut flow = FlowKey::new(6, Addr::v4(1), 2, Addr::v4(3), 80);
         let hash = client([5, 6], &flow);
         flow.dport = 443;
         assert_eq!(client([5, 6], &flow), hash);

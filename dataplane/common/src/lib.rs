@@ -3,11 +3,11 @@
 //!
 //! | the packet's way | modules |
 //! |---|---|
-//! | frame in, flow? | [`receive`], [`arp`], [`established`] with [`tcp`] |
+//! | frame in, flow? | [`receive`], [`arp`], [`nd`], [`established`] with [`tcp`] |
 //! | no flow | [`miss`], [`transit`], [`relay`], [`answer`] with [`refusal`] |
 //! | new flow | [`limits`], [`schedule`], [`evict`], [`create`], [`search`] |
 //! | frame out | [`transmit`], [`egress`] |
-//! | what it stands on | [`packet`], [`wire`], [`checksum`], [`hash`], [`table`], [`flow`], [`tables`], [`work`], [`phase`] |
+//! | what it stands on | [`addr`], [`packet`], [`wire`], [`header`], [`checksum`], [`hash`], [`table`], [`flow`], [`tables`], [`work`], [`phase`] |
 //! | measuring | [`mod@bench`] |
 //! | shared with user space | [`maps`], [`flow`], [`table`], [`counter`], [`event`], [`refusal`] |
 #![no_std]
@@ -24,6 +24,7 @@
 #[cfg(test)]
 extern crate std;
 
+pub mod addr;
 pub mod answer;
 pub mod arp;
 pub mod bench;
@@ -36,9 +37,11 @@ pub mod event;
 pub mod evict;
 pub mod flow;
 pub mod hash;
+pub mod header;
 pub mod limits;
 pub mod maps;
 pub mod miss;
+pub mod nd;
 pub mod packet;
 pub mod phase;
 #[cfg(feature = "user")]

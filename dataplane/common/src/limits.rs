@@ -4,7 +4,7 @@ use crate::{
     counter::Counter,
     event::{Event, kind},
     hash,
-    maps::{Addr4, Limits, SOURCES_ROW, Service, service},
+    maps::{Addr, Limits, SOURCES_ROW, Service, service},
     refusal::{self, Rate},
     tables::{Tables, report},
     work::Work,
@@ -12,8 +12,8 @@ use crate::{
 
 /// The two counters of map `SOURCES` that count a client's connections to a service.
 #[inline(always)]
-pub const fn source_slots(key: [u64; 2], stats: u32, client: Addr4) -> [u32; 2] {
-    let hash = hash::sip13(key, client as u64, stats as u64 | 0x736f_7572 << 32);
+pub const fn source_slots(key: [u64; 2], stats: u32, client: Addr) -> [u32; 2] {
+    let hash = hash::sip13_wide(key, client, Addr::NONE, stats as u64 | 0x736f_7572 << 32);
     let mask = SOURCES_ROW - 1;
     [hash as u32 & mask, SOURCES_ROW | ((hash >> 32) as u32 & mask)]
 }
@@ -21,7 +21,7 @@ pub const fn source_slots(key: [u64; 2], stats: u32, client: Addr4) -> [u32; 2] 
 /// Connections of a client to a service: at least as many as there are, and as a rule no more (the smaller of two
 /// counters, each shared with few others).
 #[inline(always)]
-pub fn of_source<T: Tables>(tables: &T, key: [u64; 2], stats: u32, client: Addr4) -> u64 {
+pub fn of_source<T: Tables>(tables: &T, key: [u64; 2], stats: u32, client: Addr) -> u64 {
     let [one, other] = source_slots(key, stats, client);
     let (one, other) = (tables.source(one), tables.source(other));
     if one < other { one } else { other }
@@ -29,7 +29,7 @@ pub fn of_source<T: Tables>(tables: &T, key: [u64; 2], stats: u32, client: Addr4
 
 /// Adds to a client's connections, wrapping.
 #[inline(always)]
-pub fn add_source<T: Tables>(tables: &T, key: [u64; 2], stats: u32, client: Addr4, n: u64) {
+pub fn add_source<T: Tables>(tables: &T, key: [u64; 2], stats: u32, client: Addr, n: u64) {
     for slot in source_slots(key, stats, client) {
         tables.add_source(slot, n);
     }

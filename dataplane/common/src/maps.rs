@@ -1,10 +1,13 @@
 //! The maps: names, keys and values shared by the eBPF programs and user space.
 //!
 //! Every type is `#[repr(C)]`, fixed-width, explicitly padded and free of invalid bit patterns. Addresses, ports and
-//! MACs stand as they do in the packet (**network byte order**: [`Addr4`], [`Port`]); everything else is native.
+//! MACs stand as they do in the packet (**network byte order**: [`Addr`], [`Port`]); everything else is native.
 //!
 //! What depends on the configuration exists in two *slots*; map `GENERATION` names the one in force and is
 //! read once per packet. Flows, servers, next hops and counters outlive generations and are not doubled.
+//!
+//! Only the flow tables are kept by family, since only they are read for every packet. All other maps hold both families in
+//! one form ([`Addr`], IPv4 as mapped addresses), prefixes of IPv4 with 96 bits more.
 //!
 //! | map | type | key → value |
 //! |---|---|---|
@@ -28,8 +31,8 @@
 //! | `OPEN`, `OPEN_SERVERS` | array, mmapable | stats index, server index → `u64` flows not closing, by atomic add |
 //! | `SOURCES` | array, mmapable | [`crate::limits::source_slots`] → `u64` flows, by atomic add |
 //! | `NEIGHBOURS` | hash | [`NeighbourKey`] → `u32` index into `NEXT_HOPS` |
-//! | `ROUTES` | LPM | address, 4 bytes → [`Route`] |
-//! | `FLOWS4` | array, mmapable | bucket → [`crate::flow::Bucket4`]; `max_entries` set by the loader |
+//! | `ROUTES` | LPM | [`Addr`] → [`Route`] |
+//! | `FLOWS4`, `FLOWS6` | array, mmapable | bucket → [`crate::flow::Bucket4`], [`crate::flow::Bucket6`]; `max_entries` set by the loader |
 //! | `COUNTERS` | per-CPU array | [`crate::counter::Counter`] → `u64` |
 //! | `SERVICE_STATS`, `SERVER_STATS` | per-CPU array | stats index, server index → [`Stats`] |
 //! | `SERVICE_REFUSALS` | per-CPU array | stats index → [`Refusals`] |
@@ -40,8 +43,8 @@
 
 use crate::counter::Counter;
 
-/// IPv4 address as it stands in the packet (network byte order).
-pub type Addr4 = u32;
+pub use crate::addr::Addr;
+
 /// Port or ICMP echo identifier as it stands in the packet (network byte order).
 pub type Port = u16;
 /// Ethernet address.
@@ -103,6 +106,8 @@ pub mod proto {
     pub const TCP: u8 = 6;
     /// UDP.
     pub const UDP: u8 = 17;
+    /// ICMPv6.
+    pub const ICMPV6: u8 = 58;
     /// VRRP.
     pub const VRRP: u8 = 112;
 }
@@ -117,6 +122,8 @@ pub struct Node {
     pub pair_hash_key: [u64; 2],
     /// Buckets of `FLOWS4` minus one; the number of buckets is a power of two.
     pub flow_bucket_mask: u32,
+    /// The same of `FLOWS6`.
+    pub flow6_bucket_mask: u32,
     /// Most half-open flows at one time.
     pub half_open_budget: u32,
     /// 1 while the peer is known to be the Active: stray frames are relayed to it. 0: they are dropped.
@@ -127,8 +134,6 @@ pub struct Node {
     pub half_open_ticks: u32,
     /// Time-out after FIN of both sides or RST, in ticks.
     pub closing_ticks: u32,
-    /// Explicit padding, zero.
-    pub _pad: u32,
     /// Incarnation of flows made here: node id << 56 | epoch << 40; the program adds a counter.
     pub incarnation_base: u64,
     /// Where the search for a source port starts in this node's half: moved at each epoch. Any number.
@@ -157,8 +162,12 @@ pub struct Leg {
     pub id: u8,
     /// Ownership group whose lease guards the leg; 0 in this build.
     pub group: u8,
-    /// The node's own address on the leg; 0 = none.
-    pub addr: Addr4,
+    /// The node's own IPv4 address on the leg; none: [`Addr::NONE`].
+    pub addr: Addr,
+    /// The node's own global or unique local IPv6 address on the leg; none: [`Addr::NONE`].
+    pub addr6: Addr,
+    /// The link-local address of the interface; none: [`Addr::NONE`].
+    pub link_local: Addr,
     /// MAC of the peer's leg, learned from its authenticated hellos or adverts; all zero = unknown.
     pub peer_mac: Mac,
     /// Explicit padding, zero.
@@ -170,7 +179,7 @@ pub struct Leg {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct OwnedKey {
     /// The address.
-    pub addr: Addr4,
+    pub addr: Addr,
     /// Table slot, 0 or 1.
     pub slot: u32,
 }
@@ -201,8 +210,8 @@ pub mod owned {
     pub const EGRESS: u8 = 8;
 }
 
-/// Data part of the key of map `SERVICES` (LPM trie): 64 bits, compared from the left. A single port has prefix
-/// length 64; a range is split into aligned blocks of ports, each with a shorter prefix.
+/// Data part of the key of map `SERVICES` (LPM trie): 160 bits, compared from the left. A single port has prefix
+/// length 160; a range is split into aligned blocks of ports, each with a shorter prefix.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct ServiceKey {
@@ -210,8 +219,8 @@ pub struct ServiceKey {
     pub slot: u8,
     /// IP protocol, 6 or 17.
     pub proto: u8,
-    /// VIP, network byte order (unaligned on purpose: the key is a bit string).
-    pub addr: [u8; 4],
+    /// VIP, bytes of an [`Addr`] (unaligned on purpose: the key is a bit string).
+    pub addr: [u8; 16],
     /// Port, network byte order.
     pub port: [u8; 2],
 }
@@ -308,11 +317,11 @@ pub mod hairpin {
 }
 
 /// Value of map `SERVERS` (array of [`SERVER_INDEXES`]). Indexes are stable: never reused while a flow may refer to one.
-#[repr(C)]
+#[repr(C, align(8))]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Server {
     /// Address.
-    pub addr: Addr4,
+    pub addr: Addr,
     /// Port; 0 = the port the client called.
     pub port: Port,
     /// Id of the connected prefix the server is in (map `CONNECTED`); 0 = none, it is behind a router.
@@ -321,6 +330,8 @@ pub struct Server {
     pub next_hop: u32,
     /// [`server`].
     pub flags: u32,
+    /// Explicit padding, zero.
+    pub _pad: u32,
 }
 
 /// Bits of [`Server::flags`].
@@ -335,17 +346,18 @@ pub mod server {
     pub const WEIGHT_SHIFT: u32 = 16;
 }
 
-/// Key data of the LPM tries `CONNECTED`, `SERVER_NETS`, `DIRECT`, `HAIRPIN` and `CLIENTS`: 32 bits of scope, then the address.
+/// Key data of the LPM tries `CONNECTED`, `SERVER_NETS`, `DIRECT`, `HAIRPIN` and `CLIENTS`: 32 bits of scope, then the address,
+/// 160 in all.
 ///
-/// Values are `u32`: `CONNECTED` the id of the connected prefix (≥ 1, as in [`Server::net`]); `SERVER_NETS` the gateway
-/// address of the network ([`Addr4`]; source of ICMP errors; 0 = the leg's own); `DIRECT` and `HAIRPIN` 1 (member).
+/// Values are `u32`, but [`Addr`] in `SERVER_NETS`: `CONNECTED` the id of the connected prefix (≥ 1, as in [`Server::net`]); `SERVER_NETS` the gateway
+/// address of the network ([`Addr`]; source of ICMP errors; none = the leg's own); `DIRECT` and `HAIRPIN` 1 (member).
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct ScopedPrefix {
     /// Big-endian scope: the slot; for `HAIRPIN` and `CLIENTS` slot << 24 | service index.
     pub scope: [u8; 4],
-    /// Address, network byte order. Prefix length = 32 + bits of the address.
-    pub addr: [u8; 4],
+    /// Bytes of an [`Addr`]. Prefix length = 32 + bits of the address, and 96 more for IPv4.
+    pub addr: [u8; 16],
 }
 
 /// Key of map `SERVER_ENDPOINTS` (hash): where a `dnat` server answers from; a packet from there without a flow is dropped.
@@ -353,7 +365,7 @@ pub struct ScopedPrefix {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct EndpointKey {
     /// Server address.
-    pub addr: Addr4,
+    pub addr: Addr,
     /// Server port.
     pub port: Port,
     /// IP protocol.
@@ -385,17 +397,17 @@ pub struct NextHop {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct NeighbourKey {
     /// The address.
-    pub addr: Addr4,
+    pub addr: Addr,
     /// Leg id.
     pub leg: u32,
 }
 
-/// Value of the LPM trie `ROUTES` (key data: the address, 4 bytes): the kernel's main table as mirrored by user space.
+/// Value of the LPM trie `ROUTES` (key data: the [`Addr`], 16 bytes): the kernel's main table as mirrored by user space.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Route {
-    /// Router on the leg; 0 = on-link.
-    pub gateway: Addr4,
+    /// Router on the leg; none = on-link.
+    pub gateway: Addr,
     /// Leg id, or [`LOCAL_LEG`].
     pub leg: u32,
 }
@@ -422,7 +434,7 @@ pub struct LastHop {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SnatPool {
     /// Source address.
-    pub addr: Addr4,
+    pub addr: Addr,
     /// First port, native order.
     pub first: u16,
     /// Last port, native order, inclusive.

@@ -1,31 +1,34 @@
 //! A packet without a flow: to an owned address, transit, or none of our business.
 
 use crate::{
+    addr::Addr,
     counter::Counter,
     established::follow_client,
-    flow::{FlowKey4, State, is_reset_by_client},
-    maps::{ServiceKey, proto, server},
+    flow::{FlowKey, State, is_reset_by_client},
+    header::Header,
+    maps::{Leg, ServiceKey, proto, server},
     packet::Packet,
     phase::Phase,
     table,
     tables::{Tables, discard, geometry, pass, tick},
     tcp::is_opening,
-    wire::{icmp, is_special, tcp},
+    wire::{icmp, tcp},
     work::{Answer, Step, Work, shape},
 };
 
 /// [`Phase::Miss`].
 #[inline(always)]
-pub fn miss<P: Packet, T: Tables>(packet: &mut P, work: &mut Work, tables: &T) -> Step {
+pub fn miss<A: Header, P: Packet, T: Tables>(packet: &mut P, work: &mut Work, tables: &T) -> Step {
     if work.old_incarnation != 0
-        && let Some(step) = keep_half_open(work, tables)
+        && let Some(step) = keep_half_open::<A, T>(work, tables)
     {
         return step;
     }
-    let FlowKey4 { saddr, daddr, .. } = work.arrival.key;
+    let FlowKey { saddr, daddr, .. } = work.arrival.key;
     let slot = work.arrival.slot;
     let Some(owned) = tables.owned(slot, daddr) else {
-        if daddr == work.leg.addr || is_special(daddr) || tables.server_net(slot, saddr).is_none() {
+        let stays = is_own(&work.leg, daddr) || daddr.is_special() || is_of_the_link(saddr, daddr);
+        if stays || tables.server_net(slot, saddr).is_none() {
             return pass(tables);
         }
         return Step::Next(Phase::Transit);
@@ -38,25 +41,37 @@ pub fn miss<P: Packet, T: Tables>(packet: &mut P, work: &mut Work, tables: &T) -
     if work.now >= tables.lease(owned.group) {
         return Step::Next(Phase::Relay);
     }
-    to_owned(packet, work, tables)
+    to_owned::<A, P, T>(packet, work, tables)
+}
+
+/// An address of this node's own on the leg.
+#[inline(always)]
+fn is_own(leg: &Leg, addr: Addr) -> bool {
+    addr == leg.addr || addr == leg.addr6 || addr == leg.link_local
+}
+
+/// Link-local packets are never routed (RFC 4291 §2.5.6).
+#[inline(always)]
+const fn is_of_the_link(saddr: Addr, daddr: Addr) -> bool {
+    saddr.is_link_local() || daddr.is_link_local()
 }
 
 /// Group, loopback, broadcast and own addresses are no sources.
 #[inline(always)]
 pub fn is_bad_source<T: Tables>(work: &Work, tables: &T) -> bool {
     let saddr = work.arrival.key.saddr;
-    is_special(saddr) || saddr == work.leg.addr || tables.owned(work.arrival.slot, saddr).is_some()
+    saddr.is_special() || is_own(&work.leg, saddr) || tables.owned(work.arrival.slot, saddr).is_some()
 }
 
 /// A SYN sent again stays with its half-open flow while the server is up, and one after the client's RST with the flow it
 /// may not end.
 #[inline(always)]
-fn keep_half_open<T: Tables>(work: &Work, tables: &T) -> Option<Step> {
+fn keep_half_open<A: Header, T: Tables>(work: &Work, tables: &T) -> Option<Step> {
     if work.reopen != 0 {
         return None;
     }
     let node = tables.node()?;
-    let found = table::find(tables, &geometry(node), &work.arrival.key)?;
+    let found = table::find(tables, &geometry::<A>(node), &work.arrival.key.narrow::<A>())?;
     let entry = found.entry();
     let age = crate::established::age(tables, entry, tick(work.now));
     let up = tables.server(u32::from(entry.server()))?.flags & server::UP != 0;
@@ -68,7 +83,7 @@ fn keep_half_open<T: Tables>(work: &Work, tables: &T) -> Option<Step> {
 }
 
 #[inline(always)]
-fn to_owned<P: Packet, T: Tables>(packet: &P, work: &mut Work, tables: &T) -> Step {
+fn to_owned<A: Header, P: Packet, T: Tables>(packet: &P, work: &mut Work, tables: &T) -> Step {
     let arrival = &work.arrival;
     let key = &arrival.key;
     if arrival.shape == shape::FRAGMENT {
@@ -77,14 +92,14 @@ fn to_owned<P: Packet, T: Tables>(packet: &P, work: &mut Work, tables: &T) -> St
     if arrival.shape == shape::SHORT {
         return discard(tables, Counter::Malformed);
     }
-    if key.proto == proto::ICMP {
+    if key.proto == A::ICMP {
         let Some(header) = packet.window::<{ icmp::LEN }>(arrival.l4 as usize) else {
             return discard(tables, Counter::Malformed);
         };
         if (arrival.total as usize) < (arrival.l4 - arrival.l3) as usize + icmp::LEN {
             return discard(tables, Counter::Malformed);
         }
-        if header.u16::<{ icmp::TYPE_CODE }>() != u16::from_ne_bytes([icmp::ECHO, 0]) {
+        if header.u16::<{ icmp::TYPE_CODE }>() != u16::from_ne_bytes([A::MESSAGES.echo, 0]) {
             return discard(tables, Counter::IcmpUnhandled);
         }
         work.answer = Answer::Echo as u8;
@@ -98,7 +113,7 @@ fn to_owned<P: Packet, T: Tables>(packet: &P, work: &mut Work, tables: &T) -> St
     let service = ServiceKey {
         slot: arrival.slot as u8,
         proto: key.proto,
-        addr: key.daddr.to_ne_bytes(),
+        addr: key.daddr.bytes(),
         port: key.dport.to_ne_bytes(),
     };
     if let Some(index) = tables.service_index(&service) {
@@ -140,17 +155,17 @@ fn without_flow<T: Tables>(tables: &T, flags: u8) -> Step {
 
 /// [`Phase::Forward`]: forwards by the flow an earlier phase made or found; that phase has read the clock.
 #[inline(always)]
-pub fn forward<P: Packet, T: Tables>(packet: &mut P, work: &Work, tables: &T) -> Step {
+pub fn forward<A: Header, P: Packet, T: Tables>(packet: &mut P, work: &Work, tables: &T) -> Step {
     // Copies: a phase after this one gets its own `Work`.
-    let (arrival, leg, now) = (work.arrival, work.leg, work.now);
+    let (arrival, leg, now) = (work.arrival.narrow::<A>(), work.leg, work.now);
     let Some(node) = tables.node() else {
         return discard(tables, Counter::Internal);
     };
-    let Some(found) = table::find(tables, &geometry(node), &arrival.key) else {
+    let Some(found) = table::find(tables, &geometry::<A>(node), &arrival.key) else {
         return discard(tables, Counter::LockContended);
     };
     if work.old_incarnation == found.incarnation {
         follow_client(tables, &arrival, &leg, &found, now);
     }
-    crate::established::forward::<P, T, true>(packet, &arrival, &leg, tables, &found, now)
+    crate::established::forward::<A, P, T, true>(packet, &arrival, &leg, tables, &found, now)
 }

@@ -5,10 +5,11 @@
     reason = "packet memory; each window is checked once, each access at compile time"
 )]
 
+use crate::addr::Addr;
 use core::{cell::Cell, marker::PhantomData};
 
 /// Longest distance from the start of the frame to a header that is looked at.
-pub const MAX_OFFSET: usize = 127;
+pub const MAX_OFFSET: usize = 255;
 
 /// A frame. Implemented over `xdp_md` in the kernel and over a buffer in tests.
 ///
@@ -106,6 +107,36 @@ impl<const N: usize> Window<'_, N> {
     access!(u16, set_u16, u16);
     access!(u32, set_u32, u32);
     access!(u64, set_u64, u64);
+
+    /// Loads an IPv6 address at offset `O`.
+    #[inline(always)]
+    pub fn addr<const O: usize>(self) -> Addr {
+        const { assert!(O + 16 <= N) };
+        // SAFETY: inside the window, which `Packet::at` has checked.
+        unsafe {
+            let start = self.start.add(O);
+            Addr([
+                load!(start, u32),
+                load!(start.add(4), u32),
+                load!(start.add(8), u32),
+                load!(start.add(12), u32),
+            ])
+        }
+    }
+
+    /// Stores an IPv6 address at offset `O`.
+    #[inline(always)]
+    pub fn set_addr<const O: usize>(self, addr: Addr) {
+        const { assert!(O + 16 <= N) };
+        // SAFETY: inside the window, which `Packet::at` has checked.
+        unsafe {
+            let start = self.start.add(O);
+            store!(start, u32, addr.0[0]);
+            store!(start.add(4), u32, addr.0[1]);
+            store!(start.add(8), u32, addr.0[2]);
+            store!(start.add(12), u32, addr.0[3]);
+        }
+    }
 
     /// Loads an Ethernet address at offset `O`.
     #[inline(always)]

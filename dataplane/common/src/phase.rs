@@ -1,6 +1,6 @@
 //! The programs of the object and how they hand a packet on.
 //!
-//! The main program deals with established flows itself; everything else goes by a tail call through the program array
+//! The main program deals with established IPv4 flows itself; everything else goes by a tail call through the program array
 //! `PHASES` to a program of its own, so that each stays small enough for every verifier since 6.1.
 
 /// Name of the program to attach (XDP).
@@ -10,12 +10,12 @@ pub const PASS: &str = "xdp_pass";
 /// Name of the clsact egress classifier.
 pub const EGRESS: &str = "egress_gate";
 
-/// Index into `PHASES`.
+/// What a program does. All but the last exist for each family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Phase {
-    /// ARP.
-    Arp = 0,
+    /// ARP, Neighbour Discovery.
+    Neighbour = 0,
     /// No flow, or a SYN that may replace one: find out what the packet is.
     Miss = 1,
     /// New flow: choose server and mode.
@@ -34,18 +34,42 @@ pub enum Phase {
     Relay = 8,
     /// New flow: look at every source port.
     Search = 9,
+    /// An IPv6 frame: what the main program is for IPv4.
+    Receive6 = 10,
+}
+
+/// Phases of one family in `PHASES`.
+pub const FAMILY_PHASES: u32 = 16;
+
+impl Phase {
+    /// Index into `PHASES`.
+    #[inline(always)]
+    pub const fn index(self, v6: bool) -> u32 {
+        self as u32 + if v6 { FAMILY_PHASES } else { 0 }
+    }
 }
 
 /// What the loader must put into `PHASES`: (index, name of the XDP program).
-pub const PHASES: [(Phase, &str); 10] = [
-    (Phase::Arp, "onearm_arp"),
-    (Phase::Miss, "onearm_miss"),
-    (Phase::Schedule, "onearm_schedule"),
-    (Phase::Evict, "onearm_evict"),
-    (Phase::Create, "onearm_create"),
-    (Phase::Forward, "onearm_forward"),
-    (Phase::Answer, "onearm_answer"),
-    (Phase::Transit, "onearm_transit"),
-    (Phase::Relay, "onearm_relay"),
-    (Phase::Search, "onearm_search"),
+pub const PHASES: [(u32, &str); 21] = [
+    (Phase::Neighbour.index(false), "onearm_arp"),
+    (Phase::Miss.index(false), "onearm_miss"),
+    (Phase::Schedule.index(false), "onearm_schedule"),
+    (Phase::Evict.index(false), "onearm_evict"),
+    (Phase::Create.index(false), "onearm_create"),
+    (Phase::Forward.index(false), "onearm_forward"),
+    (Phase::Answer.index(false), "onearm_answer"),
+    (Phase::Transit.index(false), "onearm_transit"),
+    (Phase::Relay.index(false), "onearm_relay"),
+    (Phase::Search.index(false), "onearm_search"),
+    (Phase::Receive6.index(false), "onearm_receive6"),
+    (Phase::Neighbour.index(true), "onearm_nd"),
+    (Phase::Miss.index(true), "onearm_miss6"),
+    (Phase::Schedule.index(true), "onearm_schedule6"),
+    (Phase::Evict.index(true), "onearm_evict6"),
+    (Phase::Create.index(true), "onearm_create6"),
+    (Phase::Forward.index(true), "onearm_forward6"),
+    (Phase::Answer.index(true), "onearm_answer6"),
+    (Phase::Transit.index(true), "onearm_transit6"),
+    (Phase::Relay.index(true), "onearm_relay6"),
+    (Phase::Search.index(true), "onearm_search6"),
 ];

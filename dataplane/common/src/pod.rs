@@ -4,7 +4,7 @@
     reason = "Pod is a promise about layout, kept by the tests in maps/tests.rs"
 )]
 
-use crate::{bench, event, flow, maps, refusal};
+use crate::{addr, bench, event, flow, maps, refusal};
 
 macro_rules! pod {
     ($($t:ty),+ $(,)?) => {
@@ -14,10 +14,14 @@ macro_rules! pod {
 }
 
 pod!(
+    addr::Addr,
     bench::Bench,
     event::Event,
     flow::Bucket4,
+    flow::Bucket6,
     flow::FlowEntry4,
+    flow::FlowEntry6,
+    flow::FlowKey,
     flow::FlowKey4,
     maps::EndpointKey,
     maps::LastHop,

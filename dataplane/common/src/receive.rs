@@ -1,35 +1,43 @@
-//! The main program: parse, for us?, flow? Everything but an established flow is handed on.
+//! The first program of a frame: parse, for us?, flow? Everything but an established flow is handed on. IPv6 has a program
+//! of its own, so that IPv4 does not pay for it.
 
 use crate::{
+    addr::{Addr, Addr4},
     counter::Counter,
     established,
-    flow::FlowKey4,
-    maps::{Leg, LegKey, proto},
+    flow::FlowKey,
+    header::Header,
+    maps::{Leg, LegKey, Mac, proto},
     packet::{Packet, is_group, mac_number},
     phase::Phase,
     table,
     tables::{Tables, discard, geometry, pass},
-    wire::{eth, ip, tcp, udp},
+    wire::{eth, icmp, ip, ip6, nd, tcp, udp},
     work::{Arrival, Step, Work, shape},
 };
 
+/// Extension headers of one packet that are walked.
+const MOST_EXTENSIONS: usize = 6;
+/// Transport headers further from the start of the frame are not looked at.
+const DEEPEST_TRANSPORT: usize = crate::packet::MAX_OFFSET - tcp::LEN;
+
 /// Leaves the packet to a later phase.
 #[inline(always)]
-pub fn hand_over<T: Tables>(tables: &T, arrival: &Arrival, leg: &Leg, phase: Phase) -> Step {
+pub fn hand_over<A: Header, T: Tables>(tables: &T, arrival: &Arrival<A>, leg: &Leg, phase: Phase) -> Step {
     hand_over_with(tables, arrival, leg, phase, |_| {})
 }
 
 /// Leaves the packet, and more, to a later phase.
 #[inline(always)]
-pub fn hand_over_with<T: Tables>(
+pub fn hand_over_with<A: Header, T: Tables>(
     tables: &T,
-    arrival: &Arrival,
+    arrival: &Arrival<A>,
     leg: &Leg,
     phase: Phase,
     more: impl FnOnce(&mut Work),
 ) -> Step {
     let left = tables.leave(|work| {
-        work.arrival = *arrival;
+        arrival.widen_into(&mut work.arrival);
         work.leg = *leg;
         work.now = 0;
         work.old_incarnation = 0;
@@ -47,12 +55,10 @@ pub fn hand_over_with<T: Tables>(
     }
 }
 
-/// A frame has arrived on an interface.
+/// Ethernet header: where the frame comes from, its destination, and what is in it. `None`: it ends before.
 #[inline(always)]
-pub fn receive<P: Packet, T: Tables>(packet: &mut P, ifindex: u32, tables: &T) -> Step {
-    let Some(header) = packet.window::<{ eth::LEN }>(0) else {
-        return pass(tables);
-    };
+fn ethernet<A: Header, P: Packet>(packet: &P, ifindex: u32) -> Option<(Arrival<A>, Mac, u16)> {
+    let header = packet.window::<{ eth::LEN }>(0)?;
     let dst = header.mac::<{ eth::DST }>();
     let mut ethertype = header.u16::<{ eth::TYPE }>();
     let mut arrival = Arrival {
@@ -62,21 +68,36 @@ pub fn receive<P: Packet, T: Tables>(packet: &mut P, ifindex: u32, tables: &T) -
         ..Arrival::default()
     };
     if ethertype == eth::VLAN {
-        let Some(header) = packet.window::<{ eth::LEN + eth::TAG_LEN }>(0) else {
-            return pass(tables);
-        };
+        let header = packet.window::<{ eth::LEN + eth::TAG_LEN }>(0)?;
         arrival.vlan = u16::from_be(header.u16::<{ eth::TCI }>()) & 0xfff;
         ethertype = header.u16::<{ eth::TAGGED_TYPE }>();
         arrival.l3 = (eth::LEN + eth::TAG_LEN) as u16;
     }
+    Some((arrival, dst, ethertype))
+}
+
+#[inline(always)]
+fn leg_of<'t, A: Header, T: Tables>(arrival: &Arrival<A>, tables: &'t T) -> Option<&'t Leg> {
+    tables.leg(&LegKey {
+        ifindex: arrival.ifindex,
+        vlan: arrival.vlan,
+        _pad: 0,
+    })
+}
+
+/// A frame has arrived on an interface.
+#[inline(always)]
+pub fn receive<P: Packet, T: Tables>(packet: &mut P, ifindex: u32, tables: &T) -> Step {
+    let Some((mut arrival, dst, ethertype)) = ethernet::<Addr4, P>(packet, ifindex) else {
+        return pass(tables);
+    };
+    if ethertype == eth::IPV6 {
+        return Step::Next(Phase::Receive6);
+    }
     if ethertype != eth::IPV4 && ethertype != eth::ARP {
         return pass(tables);
     }
-    let Some(leg) = tables.leg(&LegKey {
-        ifindex,
-        vlan: arrival.vlan,
-        _pad: 0,
-    }) else {
+    let Some(leg) = leg_of(&arrival, tables) else {
         return pass(tables);
     };
     let ours = mac_number(dst) == mac_number(leg.mac);
@@ -88,7 +109,7 @@ pub fn receive<P: Packet, T: Tables>(packet: &mut P, ifindex: u32, tables: &T) -
             return pass(tables);
         }
         arrival.slot = tables.slot();
-        return hand_over(tables, &arrival, leg, Phase::Arp);
+        return hand_over(tables, &arrival, leg, Phase::Neighbour);
     }
     if !ours {
         return pass(tables);
@@ -97,7 +118,12 @@ pub fn receive<P: Packet, T: Tables>(packet: &mut P, ifindex: u32, tables: &T) -
 }
 
 #[inline(always)]
-fn receive_ip<P: Packet, T: Tables>(packet: &mut P, mut arrival: Arrival, leg: &Leg, tables: &T) -> Step {
+fn receive_ip<P: Packet, T: Tables>(
+    packet: &mut P,
+    mut arrival: Arrival<Addr4>,
+    leg: &Leg,
+    tables: &T,
+) -> Step {
     let l3 = arrival.l3 as usize;
     let Some(header) = packet.window::<{ ip::LEN }>(l3) else {
         return discard(tables, Counter::Malformed);
@@ -114,14 +140,29 @@ fn receive_ip<P: Packet, T: Tables>(packet: &mut P, mut arrival: Arrival, leg: &
     arrival.l4 = (l3 + ihl) as u16;
     arrival.slot = tables.slot();
     let (saddr, daddr) = (header.u32::<{ ip::SADDR }>(), header.u32::<{ ip::DADDR }>());
-    arrival.key = FlowKey4::new(protocol, saddr, 0, daddr, 0);
+    arrival.key = FlowKey::new(protocol, saddr, 0, daddr, 0);
     if header.u16::<{ ip::FRAGMENT }>() & ip::FRAGMENT_MASK != 0 {
         arrival.shape = shape::FRAGMENT;
         return hand_over(tables, &arrival, leg, Phase::Miss);
     }
+    receive_transport(packet, arrival, leg, tables)
+}
+
+/// Reads the ports and looks for the flow. `arrival.l4` is where the transport header begins.
+#[inline(always)]
+fn receive_transport<A: Header, P: Packet, T: Tables>(
+    packet: &mut P,
+    mut arrival: Arrival<A>,
+    leg: &Leg,
+    tables: &T,
+) -> Step {
+    let l4 = arrival.l4 as usize;
+    let headers = l4 - arrival.l3 as usize;
+    let total = arrival.total as usize;
+    let protocol = arrival.key.proto;
     if protocol == proto::TCP {
-        match packet.window::<{ tcp::LEN }>(l3 + ihl) {
-            Some(segment) if total >= ihl + tcp::LEN => {
+        match packet.window::<{ tcp::LEN }>(l4) {
+            Some(segment) if total >= headers + tcp::LEN => {
                 arrival.key.sport = segment.u16::<{ tcp::SPORT }>();
                 arrival.key.dport = segment.u16::<{ tcp::DPORT }>();
                 arrival.tcp_flags = segment.u8::<{ tcp::FLAGS }>();
@@ -130,8 +171,11 @@ fn receive_ip<P: Packet, T: Tables>(packet: &mut P, mut arrival: Arrival, leg: &
             _ => arrival.shape = shape::SHORT,
         }
     } else if protocol == proto::UDP {
-        match packet.window::<{ udp::LEN }>(l3 + ihl) {
-            Some(datagram) if total >= ihl + udp::LEN => {
+        match packet.window::<{ udp::LEN }>(l4) {
+            Some(datagram) if total >= headers + udp::LEN => {
+                if A::V6 && datagram.u16::<{ udp::CHECKSUM }>() == 0 {
+                    return discard(tables, Counter::UdpChecksumMissing);
+                }
                 arrival.key.sport = datagram.u16::<{ tcp::SPORT }>();
                 arrival.key.dport = datagram.u16::<{ tcp::DPORT }>();
                 arrival.shape = shape::PORTS;
@@ -143,9 +187,139 @@ fn receive_ip<P: Packet, T: Tables>(packet: &mut P, mut arrival: Arrival, leg: &
         let Some(node) = tables.node() else {
             return discard(tables, Counter::Internal);
         };
-        if let Some(found) = table::find(tables, &geometry(node), &arrival.key) {
-            return established::forward::<P, T, false>(packet, &arrival, leg, tables, &found, tables.now());
+        if let Some(found) = table::find(tables, &geometry::<A>(node), &arrival.key) {
+            return established::forward::<A, P, T, false>(
+                packet,
+                &arrival,
+                leg,
+                tables,
+                &found,
+                tables.now(),
+            );
         }
     }
     hand_over(tables, &arrival, leg, Phase::Miss)
+}
+
+/// [`Phase::Receive6`]: an IPv6 frame has arrived on an interface.
+#[inline(always)]
+pub fn receive6<P: Packet, T: Tables>(packet: &mut P, ifindex: u32, tables: &T) -> Step {
+    let Some((mut arrival, dst, ethertype)) = ethernet::<Addr, P>(packet, ifindex) else {
+        return pass(tables);
+    };
+    if ethertype != eth::IPV6 {
+        return discard(tables, Counter::Internal);
+    }
+    let Some(leg) = leg_of(&arrival, tables) else {
+        return pass(tables);
+    };
+    if is_group(arrival.src_mac) {
+        return pass(tables);
+    }
+    let ours = mac_number(dst) == mac_number(leg.mac);
+    // Groups of solicited nodes, and all nodes for advertisements of somebody else (RFC 2464 §7).
+    if !ours && (dst[0] != 0x33 || dst[1] != 0x33) {
+        return pass(tables);
+    }
+    let l3 = arrival.l3 as usize;
+    let Some(header) = packet.window::<{ ip6::LEN }>(l3) else {
+        return if ours {
+            discard(tables, Counter::Malformed)
+        } else {
+            pass(tables)
+        };
+    };
+    let next = header.u8::<{ ip6::NEXT }>();
+    arrival.ttl = header.u8::<{ ip6::HOP_LIMIT }>();
+    let payload = u16::from_be(header.u16::<{ ip6::PAYLOAD }>());
+    arrival.total = payload.saturating_add(ip6::LEN as u16);
+    arrival.l4 = (l3 + ip6::LEN) as u16;
+    arrival.key = FlowKey::new(
+        next,
+        header.addr::<{ ip6::SADDR }>(),
+        0,
+        header.addr::<{ ip6::DADDR }>(),
+        0,
+    );
+    let sane = header.u8::<{ ip6::VERSION }>() >> 4 == 6 && packet.holds(l3 + arrival.total as usize);
+    if sane && next == proto::ICMPV6 && payload as usize >= nd::LEN {
+        let Some(message) = packet.window::<{ icmp::LEN }>(l3 + ip6::LEN) else {
+            return pass(tables);
+        };
+        let kind = message.u8::<{ icmp::TYPE }>();
+        if kind == nd::SOLICITATION || kind == nd::ADVERTISEMENT {
+            arrival.slot = tables.slot();
+            return hand_over(tables, &arrival, leg, Phase::Neighbour);
+        }
+    }
+    if !ours {
+        return pass(tables);
+    }
+    if !sane || arrival.key.saddr.is_v4() || arrival.key.daddr.is_v4() {
+        return discard(tables, Counter::Malformed);
+    }
+    arrival.slot = tables.slot();
+    match extensions(packet, &mut arrival) {
+        Walk::Transport => receive_transport(packet, arrival, leg, tables),
+        Walk::Fragment => {
+            arrival.shape = shape::FRAGMENT;
+            hand_over(tables, &arrival, leg, Phase::Miss)
+        }
+        Walk::Broken => {
+            arrival.shape = shape::SHORT;
+            hand_over(tables, &arrival, leg, Phase::Miss)
+        }
+    }
+}
+
+/// What follows the extension headers.
+enum Walk {
+    /// A transport header, or something unknown, of `key.proto` at `l4`.
+    Transport,
+    /// A fragment, first or not.
+    Fragment,
+    /// Nothing that could be looked at: the chain leaves the packet, is too long, or routes by way of others (RFC 5095).
+    Broken,
+}
+
+/// Walks the extension headers (RFC 8200 §4).
+#[inline(always)]
+fn extensions<P: Packet>(packet: &P, arrival: &mut Arrival<Addr>) -> Walk {
+    let end = arrival.l3 as usize + arrival.total as usize;
+    for n in 0..=MOST_EXTENSIONS {
+        let next = arrival.key.proto;
+        let known = next == ip6::HOP_BY_HOP
+            || next == ip6::ROUTING
+            || next == ip6::DESTINATION
+            || next == ip6::AUTH
+            || next == ip6::FRAGMENT;
+        if !known {
+            return Walk::Transport;
+        }
+        if next == ip6::FRAGMENT {
+            return Walk::Fragment;
+        }
+        let l4 = arrival.l4 as usize;
+        if n == MOST_EXTENSIONS || l4 > DEEPEST_TRANSPORT {
+            return Walk::Broken;
+        }
+        let Some(header) = packet.window::<4>(l4) else {
+            return Walk::Broken;
+        };
+        if next == ip6::ROUTING && header.u8::<3>() != 0 {
+            return Walk::Broken;
+        }
+        let units = header.u8::<1>() as usize;
+        let len = if next == ip6::AUTH {
+            (units + 2) << 2
+        } else {
+            (units + 1) << 3
+        };
+        if l4 + len > end || l4 + len > DEEPEST_TRANSPORT {
+            return Walk::Broken;
+        }
+        arrival.l4 = (l4 + len) as u16;
+        arrival.key.proto = header.u8::<0>();
+    }
+    Walk::Broken
 }

@@ -2,18 +2,17 @@
 //! Active, once; everything else is dropped. The kernel never sees it.
 
 use crate::{
-    checksum::Change,
     counter::Counter,
+    header::Header,
     packet::{Packet, mac_number},
     tables::{Tables, discard},
     transmit::send_back,
-    wire::ip,
     work::{Step, Work},
 };
 
 /// [`crate::phase::Phase::Relay`].
 #[inline(always)]
-pub fn relay<P: Packet, T: Tables>(packet: &mut P, work: &Work, tables: &T) -> Step {
+pub fn relay<A: Header, P: Packet, T: Tables>(packet: &mut P, work: &Work, tables: &T) -> Step {
     let peer = work.leg.peer_mac;
     if mac_number(work.arrival.src_mac) == mac_number(peer) {
         return discard(tables, Counter::RelayLoop);
@@ -22,26 +21,16 @@ pub fn relay<P: Packet, T: Tables>(packet: &mut P, work: &Work, tables: &T) -> S
     if !known {
         return discard(tables, Counter::NoLease);
     }
-    if !decrement_ttl(packet, work) {
+    if !decrement_ttl::<A, P>(packet, work) {
         return discard(tables, Counter::TtlExpired);
     }
     tables.count(Counter::Relayed);
     send_back(packet, work.leg.mac, peer, tables)
 }
 
-/// TTL − 1 with its checksum; false if the packet must not be forwarded.
+/// Hop limit − 1; false if the packet must not be forwarded.
 #[inline(always)]
-pub fn decrement_ttl<P: Packet>(packet: &P, work: &Work) -> bool {
-    let Some(header) = packet.window::<{ ip::LEN }>(work.arrival.l3 as usize) else {
-        return false;
-    };
-    let ttl = header.u8::<{ ip::TTL }>();
-    if ttl <= 1 {
-        return false;
-    }
-    let old = header.u16::<{ ip::TTL_PROTO }>();
-    header.set_u8::<{ ip::TTL }>(ttl - 1);
-    let change = Change::new().u16(old, header.u16::<{ ip::TTL_PROTO }>());
-    header.set_u16::<{ ip::CHECKSUM }>(change.apply(header.u16::<{ ip::CHECKSUM }>()));
-    true
+pub fn decrement_ttl<A: Header, P: Packet>(packet: &P, work: &Work) -> bool {
+    let ttl = work.arrival.ttl;
+    ttl > 1 && A::set_ttl(packet, work.arrival.l3 as usize, ttl - 1)
 }

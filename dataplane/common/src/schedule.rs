@@ -4,7 +4,7 @@ use crate::{
     counter::Counter,
     established::client_hop,
     event::{Event, kind},
-    flow::{FlowEntry4, flags, seen},
+    flow::{flags, seen},
     hash, limits,
     maps::{Server, Service, hairpin, mode, proto, scheduler, server, service},
     phase::Phase,
@@ -204,43 +204,44 @@ fn fill<T: Tables>(
     } else {
         0
     };
-    work.forward = FlowEntry4 {
-        saddr: key.saddr,
-        daddr: key.daddr,
-        sport: key.sport,
-        dport: key.dport,
-        proto: key.proto,
-        flags: common,
-        own: seen::OPENED | counted,
-        other: if udp { seen::OPENED } else { 0 },
-        new_saddr: key.saddr,
-        new_daddr: server.addr,
-        new_sport: key.sport,
-        new_dport: server_port,
-        hop: server.next_hop,
-        partner: 0,
-        last_seen,
-        idle_ticks: service.idle_ticks,
-        expected_ack: 0,
-        server: index,
-        stats: service.stats as u16,
-        packets: 0,
-        incarnation: 0,
-    };
+    // Field by field: a whole entry on the stack is too much for the compiler's back end.
     let hop = client_hop(tables, &work.arrival, &work.leg);
-    work.reply = FlowEntry4 {
-        saddr: server.addr,
-        daddr: key.saddr,
-        sport: server_port,
-        dport: key.sport,
-        flags: common | flags::REPLY,
-        own: if udp { seen::OPENED } else { 0 },
-        other: seen::OPENED | counted,
-        new_saddr: key.daddr,
-        new_daddr: key.saddr,
-        new_sport: key.dport,
-        new_dport: key.sport,
-        hop,
-        ..work.forward
-    };
+    let forward = &mut work.forward;
+    forward.saddr = key.saddr;
+    forward.daddr = key.daddr;
+    forward.sport = key.sport;
+    forward.dport = key.dport;
+    forward.proto = key.proto;
+    forward.flags = common;
+    forward.own = seen::OPENED | counted;
+    forward.other = if udp { seen::OPENED } else { 0 };
+    forward.new_saddr = key.saddr;
+    forward.new_daddr = server.addr;
+    forward.new_sport = key.sport;
+    forward.new_dport = server_port;
+    forward.hop = server.next_hop;
+    let reply = &mut work.reply;
+    reply.saddr = server.addr;
+    reply.daddr = key.saddr;
+    reply.sport = server_port;
+    reply.dport = key.sport;
+    reply.proto = key.proto;
+    reply.flags = common | flags::REPLY;
+    reply.own = if udp { seen::OPENED } else { 0 };
+    reply.other = seen::OPENED | counted;
+    reply.new_saddr = key.daddr;
+    reply.new_daddr = key.saddr;
+    reply.new_sport = key.dport;
+    reply.new_dport = key.sport;
+    reply.hop = hop;
+    for entry in [&mut work.forward, &mut work.reply] {
+        entry.partner = 0;
+        entry.last_seen = last_seen;
+        entry.idle_ticks = service.idle_ticks;
+        entry.expected_ack = 0;
+        entry.server = index;
+        entry.stats = service.stats as u16;
+        entry.packets = 0;
+        entry.incarnation = 0;
+    }
 }

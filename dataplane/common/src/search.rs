@@ -9,6 +9,7 @@ use crate::{
     counter::Counter,
     create::{note_resting, pool, refuse, reuse},
     event::kind,
+    header::Header,
     phase::Phase,
     refusal::{self, Rate},
     table,
@@ -84,11 +85,11 @@ pub fn begin<T: Tables>(work: &mut Work, tables: &T) -> u32 {
 
 /// Looks at one port; true ends the search.
 #[inline(always)]
-pub fn look<T: Tables>(work: &mut Work, tables: &T, index: u32) -> bool {
+pub fn look<A: Header, T: Tables>(work: &mut Work, tables: &T, index: u32) -> bool {
     let Some(node) = tables.node() else {
         return true;
     };
-    let geometry = geometry(node);
+    let geometry = geometry::<A>(node);
     let search = &mut work.search;
     search.looked += 1;
     let offset = search.start.wrapping_add(index);
@@ -98,7 +99,7 @@ pub fn look<T: Tables>(work: &mut Work, tables: &T, index: u32) -> bool {
         offset
     };
     work.reply.dport = (search.first.wrapping_add(offset) as u16).to_be();
-    let Some(found) = table::find(tables, &geometry, &work.reply.key()) else {
+    let Some(found) = table::find(tables, &geometry, &work.reply.key().narrow::<A>()) else {
         work.search.found = 1;
         return true;
     };

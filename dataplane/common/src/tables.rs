@@ -1,12 +1,12 @@
 //! What the packet logic asks the maps.
 
 use crate::{
+    addr::Address,
     counter::Counter,
     event::Event,
-    flow::FlowKey4,
     hash,
     maps::{
-        Addr4, EndpointKey, LastHop, Leg, LegKey, Limits, NeighbourKey, NextHop, Node, Owned, Route, Server,
+        Addr, EndpointKey, LastHop, Leg, LegKey, Limits, NeighbourKey, NextHop, Node, Owned, Route, Server,
         Service, ServiceKey, SnatPool, SnatRange, TICK_SHIFT,
     },
     refusal::{self, Rate},
@@ -29,9 +29,9 @@ pub trait Tables: FlowMemory {
     /// Map `LEGS`.
     fn leg(&self, key: &LegKey) -> Option<&Leg>;
     /// Map `OWNED`.
-    fn owned(&self, slot: u32, addr: Addr4) -> Option<Owned>;
+    fn owned(&self, slot: u32, addr: Addr) -> Option<Owned>;
     /// Map `SNAT_RANGES`.
-    fn snat_range(&self, slot: u32, addr: Addr4) -> Option<SnatRange>;
+    fn snat_range(&self, slot: u32, addr: Addr) -> Option<SnatRange>;
     /// Map `SERVICES`.
     fn service_index(&self, key: &ServiceKey) -> Option<u32>;
     /// Map `SERVICE`.
@@ -45,13 +45,13 @@ pub trait Tables: FlowMemory {
     /// Map `SNAT_POOLS`.
     fn snat_pool(&self, slot: u32, index: u32) -> Option<SnatPool>;
     /// Map `CONNECTED`; 0 = none.
-    fn connected(&self, slot: u32, addr: Addr4) -> u32;
+    fn connected(&self, slot: u32, addr: Addr) -> u32;
     /// Map `SERVER_NETS`: the network's gateway address, if `addr` is in one.
-    fn server_net(&self, slot: u32, addr: Addr4) -> Option<Addr4>;
+    fn server_net(&self, slot: u32, addr: Addr) -> Option<Addr>;
     /// Map `DIRECT`.
-    fn direct(&self, slot: u32, addr: Addr4) -> bool;
+    fn direct(&self, slot: u32, addr: Addr) -> bool;
     /// Map `HAIRPIN`.
-    fn hairpin(&self, slot: u32, service: u32, addr: Addr4) -> bool;
+    fn hairpin(&self, slot: u32, service: u32, addr: Addr) -> bool;
     /// Map `SERVER_ENDPOINTS`.
     fn endpoint(&self, key: &EndpointKey) -> bool;
     /// Map `NEXT_HOPS`.
@@ -59,7 +59,7 @@ pub trait Tables: FlowMemory {
     /// Map `NEIGHBOURS`.
     fn neighbour(&self, key: &NeighbourKey) -> Option<u32>;
     /// Map `ROUTES`.
-    fn route(&self, addr: Addr4) -> Option<Route>;
+    fn route(&self, addr: Addr) -> Option<Route>;
     /// Map `LAST_HOPS`.
     fn last_hop(&self, index: u32) -> Option<LastHop>;
     /// Map `LAST_HOP_INDEX`: index of a last hop, given out now if it is new and one is left.
@@ -81,7 +81,7 @@ pub trait Tables: FlowMemory {
     /// Map `LIMITS`.
     fn limits(&self, slot: u32, service: u32) -> Option<Limits>;
     /// Map `CLIENTS`: [`crate::maps::service::ALLOW`] or `DENY`.
-    fn client_rule(&self, slot: u32, service: u32, addr: Addr4) -> Option<u32>;
+    fn client_rule(&self, slot: u32, service: u32, addr: Addr) -> Option<u32>;
     /// Map `OPEN`.
     fn open_of_service(&self, stats: u32) -> u64;
     /// Map `OPEN_SERVERS`.
@@ -108,10 +108,14 @@ pub trait Tables: FlowMemory {
 
 /// Hash key and size of the flow table.
 #[inline(always)]
-pub const fn geometry(node: &Node) -> Geometry {
+pub const fn geometry<A: Address>(node: &Node) -> Geometry {
     Geometry {
         key: node.flow_hash_key,
-        mask: node.flow_bucket_mask,
+        mask: if A::V6 {
+            node.flow6_bucket_mask
+        } else {
+            node.flow_bucket_mask
+        },
     }
 }
 
@@ -152,11 +156,9 @@ pub fn pass<T: Tables>(tables: &T) -> Step {
 /// Emits an event unless one with the same kind, address and detail was emitted in the last second.
 #[inline(always)]
 pub fn report<T: Tables>(tables: &T, event: &Event) {
-    let about = FlowKey4::new(event.kind as u8, event.addr, 0, event.detail, 0);
-    let slot = hash::below(
-        hash::flow([0x6f6e_6561, 0x726d], &about),
-        crate::event::PACE_SLOTS,
-    );
+    let about = u64::from(event.kind) | u64::from(event.detail) << 32;
+    let hash = hash::sip13_wide([0x6f6e_6561, 0x726d], event.addr, Addr::NONE, about);
+    let slot = hash::below(hash, crate::event::PACE_SLOTS);
     if tables.event_due(slot, event.time) {
         tables.emit(event);
     }
@@ -164,8 +166,7 @@ pub fn report<T: Tables>(tables: &T, event: &Event) {
 
 /// True if one more message may be sent to `addr`.
 #[inline(always)]
-pub fn may_send<T: Tables>(tables: &T, all: u32, addr: Addr4, now: u64) -> bool {
-    let network = u64::from(addr & u32::from_ne_bytes([255, 255, 255, 0]));
-    let slot = hash::sip13([0x736f_7572, 0x6365], network, 0) as u32 & (refusal::SOURCE_SLOTS - 1);
+pub fn may_send<T: Tables>(tables: &T, all: u32, addr: Addr, now: u64) -> bool {
+    let slot = hash::sip13([0x736f_7572, 0x6365], addr.network(), 0) as u32 & (refusal::SOURCE_SLOTS - 1);
     tables.charge(refusal::SOURCE_BASE + slot, now, refusal::SOURCE) && tables.charge(all, now, refusal::ALL)
 }

@@ -3,6 +3,7 @@
 use crate::{
     counter::Counter,
     established::route,
+    header::Header,
     maps::{EndpointKey, LOCAL_LEG, proto},
     miss::is_bad_source,
     packet::Packet,
@@ -16,7 +17,7 @@ use crate::{
 
 /// [`Phase::Transit`]: a frame to our MAC from a server network, for neither an owned address nor the leg's own.
 #[inline(always)]
-pub fn transit<P: Packet, T: Tables>(packet: &mut P, work: &mut Work, tables: &T) -> Step {
+pub fn transit<A: Header, P: Packet, T: Tables>(packet: &mut P, work: &mut Work, tables: &T) -> Step {
     let arrival = &work.arrival;
     let key = &arrival.key;
     let Some(way) = tables.route(key.daddr) else {
@@ -57,7 +58,7 @@ pub fn transit<P: Packet, T: Tables>(packet: &mut P, work: &mut Work, tables: &T
     let Some(to) = route(tables, key.daddr, &work.leg, work.now) else {
         return discard(tables, Counter::NoNeighbour);
     };
-    if !decrement_ttl(packet, work) {
+    if !decrement_ttl::<A, P>(packet, work) {
         return discard(tables, Counter::Internal);
     }
     tables.count(Counter::Transit);

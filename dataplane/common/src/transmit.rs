@@ -24,9 +24,9 @@ pub struct Hop {
 
 /// Sends an IP packet to a hop.
 #[inline(always)]
-pub fn send<P: Packet, T: Tables>(
+pub fn send<A, P: Packet, T: Tables>(
     packet: &mut P,
-    arrival: &Arrival,
+    arrival: &Arrival<A>,
     leg: &Leg,
     tables: &T,
     to: &Hop,
@@ -41,6 +41,10 @@ pub fn send<P: Packet, T: Tables>(
     }) else {
         return discard(tables, Counter::Internal);
     };
+    let Some(kind) = packet.window::<2>(arrival.l3 as usize - 2) else {
+        return discard(tables, Counter::Internal);
+    };
+    let ethertype = kind.u16::<0>();
     let tag = eth::TAG_LEN.cast_signed();
     let tagged = arrival.l3 as usize != eth::LEN;
     let moved = match (tagged, to.vlan != 0) {
@@ -48,7 +52,8 @@ pub fn send<P: Packet, T: Tables>(
         (true, false) => packet.move_start(-tag),
         (true, true) | (false, false) => true,
     };
-    if !moved || !write_header(packet, out.mac, to.mac, (to.vlan != 0).then_some(to.vlan)) {
+    let vlan = (to.vlan != 0).then_some(to.vlan);
+    if !moved || !write_header(packet, out.mac, to.mac, vlan, ethertype) {
         return discard(tables, Counter::Internal);
     }
     if to.ifindex == arrival.ifindex {
@@ -72,16 +77,16 @@ pub fn send_back<P: Packet, T: Tables>(packet: &mut P, from: Mac, to: Mac, table
     Step::Transmit
 }
 
-/// Writes the Ethernet header of an IPv4 packet, with a tag if `vlan` is given.
+/// Writes the Ethernet header of a packet, with a tag if `vlan` is given.
 #[inline(always)]
-pub fn write_header<P: Packet>(packet: &P, from: Mac, to: Mac, vlan: Option<u16>) -> bool {
+pub fn write_header<P: Packet>(packet: &P, from: Mac, to: Mac, vlan: Option<u16>, ethertype: u16) -> bool {
     let Some(header) = packet.window::<{ eth::LEN }>(0) else {
         return false;
     };
     header.set_mac::<{ eth::DST }>(to);
     header.set_mac::<{ eth::SRC }>(from);
     let Some(vlan) = vlan else {
-        header.set_u16::<{ eth::TYPE }>(eth::IPV4);
+        header.set_u16::<{ eth::TYPE }>(ethertype);
         return true;
     };
     header.set_u16::<{ eth::TYPE }>(eth::VLAN);
@@ -89,6 +94,6 @@ pub fn write_header<P: Packet>(packet: &P, from: Mac, to: Mac, vlan: Option<u16>
         return false;
     };
     header.set_u16::<{ eth::TCI }>(vlan.to_be());
-    header.set_u16::<{ eth::TAGGED_TYPE }>(eth::IPV4);
+    header.set_u16::<{ eth::TAGGED_TYPE }>(ethertype);
     true
 }

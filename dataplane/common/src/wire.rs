@@ -1,4 +1,4 @@
-//! Header lengths, field offsets and constants of Ethernet, ARP, IPv4, TCP, UDP and ICMP.
+//! Header lengths, field offsets and constants of Ethernet, ARP, IPv4, IPv6, TCP, UDP, ICMP and Neighbour Discovery.
 
 /// Ethernet.
 pub mod eth {
@@ -18,6 +18,8 @@ pub mod eth {
     pub const TAGGED_TYPE: usize = 16;
     /// IPv4, as it stands in the packet.
     pub const IPV4: u16 = 0x0800u16.to_be();
+    /// IPv6.
+    pub const IPV6: u16 = 0x86ddu16.to_be();
     /// ARP.
     pub const ARP: u16 = 0x0806u16.to_be();
     /// VLAN tag (802.1Q).
@@ -84,6 +86,36 @@ pub mod ip {
     pub const DADDR: usize = 16;
 }
 
+/// IPv6 (RFC 8200).
+pub mod ip6 {
+    /// Header, bytes.
+    pub const LEN: usize = 40;
+    /// Version, traffic class and flow label.
+    pub const VERSION: usize = 0;
+    /// Value of `VERSION` without class and label.
+    pub const VERSION_6: u32 = 0x6000_0000u32.to_be();
+    /// Payload length.
+    pub const PAYLOAD: usize = 4;
+    /// Next header.
+    pub const NEXT: usize = 6;
+    /// Hop limit.
+    pub const HOP_LIMIT: usize = 7;
+    /// Source address.
+    pub const SADDR: usize = 8;
+    /// Destination address.
+    pub const DADDR: usize = 24;
+    /// Next header: hop-by-hop options.
+    pub const HOP_BY_HOP: u8 = 0;
+    /// Next header: routing.
+    pub const ROUTING: u8 = 43;
+    /// Next header: fragment.
+    pub const FRAGMENT: u8 = 44;
+    /// Next header: authentication (RFC 4302); its length counts words of four bytes, minus two.
+    pub const AUTH: u8 = 51;
+    /// Next header: destination options.
+    pub const DESTINATION: u8 = 60;
+}
+
 /// TCP (RFC 9293).
 pub mod tcp {
     /// Header without options, bytes.
@@ -146,6 +178,52 @@ pub mod icmp {
     pub const ECHO: u8 = 8;
     /// Time exceeded.
     pub const TIME_EXCEEDED: u8 = 11;
+}
+
+/// ICMPv6 (RFC 4443). Fields as in ICMP.
+pub mod icmp6 {
+    /// Destination unreachable.
+    pub const UNREACHABLE: u8 = 1;
+    /// Code of `UNREACHABLE`.
+    pub const PORT: u8 = 4;
+    /// Time exceeded.
+    pub const TIME_EXCEEDED: u8 = 3;
+    /// Echo request.
+    pub const ECHO: u8 = 128;
+    /// Echo reply.
+    pub const ECHO_REPLY: u8 = 129;
+    /// Informational messages have this bit.
+    pub const INFORMATIONAL: u8 = 128;
+}
+
+/// Neighbour Discovery (RFC 4861).
+pub mod nd {
+    /// Solicitation or advertisement without options, bytes, ICMPv6 header included.
+    pub const LEN: usize = 24;
+    /// With one link-layer address option.
+    pub const LEN_WITH_ADDRESS: usize = 32;
+    /// Neighbour solicitation.
+    pub const SOLICITATION: u8 = 135;
+    /// Neighbour advertisement.
+    pub const ADVERTISEMENT: u8 = 136;
+    /// Hop limit all of them have (§7.1.1).
+    pub const HOP_LIMIT: u8 = 255;
+    /// Flags of an advertisement, four bytes.
+    pub const FLAGS: usize = 4;
+    /// Flag: the sender is a router.
+    pub const ROUTER: u32 = 0x8000_0000u32.to_be();
+    /// Flag: in answer to a solicitation.
+    pub const SOLICITED: u32 = 0x4000_0000u32.to_be();
+    /// Flag: overrides what is known.
+    pub const OVERRIDE: u32 = 0x2000_0000u32.to_be();
+    /// Target address.
+    pub const TARGET: usize = 8;
+    /// First option.
+    pub const OPTIONS: usize = 24;
+    /// Option: link-layer address of the sender.
+    pub const SOURCE_ADDRESS: u8 = 1;
+    /// Option: link-layer address of the target.
+    pub const TARGET_ADDRESS: u8 = 2;
 }
 
 /// Source or destination addresses no packet of a connection can have: this network, loopback, group, reserved, broadcast.

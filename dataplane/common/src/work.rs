@@ -1,8 +1,9 @@
 //! What one phase leaves to the next.
 
 use crate::{
-    flow::{FlowEntry4, FlowKey4},
-    maps::{Addr4, Leg, Mac, Port},
+    addr::{Addr, Address},
+    flow::{FlowEntry, FlowKey},
+    maps::{Leg, Mac, Port},
     phase::Phase,
     search::Search,
 };
@@ -25,9 +26,9 @@ pub enum Step {
 /// A parsed frame: where it came from and what it says.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Arrival {
+pub struct Arrival<A = Addr> {
     /// The key of the packet; ports are 0 unless [`shape`] says otherwise.
-    pub key: FlowKey4,
+    pub key: FlowKey<A>,
     /// Interface.
     pub ifindex: u32,
     /// VLAN id, native order; 0 = none.
@@ -38,7 +39,7 @@ pub struct Arrival {
     pub l3: u16,
     /// Offset of what follows the IP header.
     pub l4: u16,
-    /// IP total length.
+    /// IP total length; with IPv6, header included.
     pub total: u16,
     /// TCP flags.
     pub tcp_flags: u8,
@@ -50,6 +51,45 @@ pub struct Arrival {
     pub _pad: [u8; 3],
     /// Table slot of this packet.
     pub slot: u32,
+}
+
+impl<A: Address> Arrival<A> {
+    /// Writes it with general addresses.
+    #[inline(always)]
+    pub fn widen_into(&self, to: &mut Arrival) {
+        to.key = self.key.wide();
+        to.ifindex = self.ifindex;
+        to.vlan = self.vlan;
+        to.src_mac = self.src_mac;
+        to.l3 = self.l3;
+        to.l4 = self.l4;
+        to.total = self.total;
+        to.tcp_flags = self.tcp_flags;
+        to.shape = self.shape;
+        to.ttl = self.ttl;
+        to.slot = self.slot;
+    }
+}
+
+impl Arrival {
+    /// It with the addresses of one family.
+    #[inline(always)]
+    pub fn narrow<A: Address>(&self) -> Arrival<A> {
+        Arrival {
+            key: self.key.narrow(),
+            ifindex: self.ifindex,
+            vlan: self.vlan,
+            src_mac: self.src_mac,
+            l3: self.l3,
+            l4: self.l4,
+            total: self.total,
+            tcp_flags: self.tcp_flags,
+            shape: self.shape,
+            ttl: self.ttl,
+            _pad: [0; 3],
+            slot: self.slot,
+        }
+    }
 }
 
 /// Bits of [`Arrival::shape`].
@@ -106,7 +146,7 @@ pub struct Work {
     /// Its location.
     pub resting_at: u32,
     /// Its source address.
-    pub resting_addr: Addr4,
+    pub resting_addr: Addr,
     /// Its source port.
     pub resting_port: Port,
     /// Explicit padding, zero.
@@ -119,8 +159,8 @@ pub struct Work {
     pub seed: u32,
     /// The exact search.
     pub search: Search,
-    /// Source of the answer; 0 = the packet's destination.
-    pub answer_from: Addr4,
+    /// Source of the answer; none = the packet's destination.
+    pub answer_from: Addr,
     /// Value of [`Answer`].
     pub answer: u8,
 
@@ -137,9 +177,9 @@ pub struct Work {
     /// Explicit padding, zero.
     pub _pad: [u8; 5],
     /// The new flow.
-    pub forward: FlowEntry4,
+    pub forward: FlowEntry,
     /// The new flow.
-    pub reply: FlowEntry4,
+    pub reply: FlowEntry,
 }
 
 /// A number that stays in memory. The verifier forgets what it knew of a value once it is stored; kept in a register, every

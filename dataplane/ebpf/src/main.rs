@@ -18,18 +18,20 @@ use aya_ebpf::{
 use frame::{Egress, Frame};
 use maps::Kernel;
 use onearm_dataplane_common::{
+    addr::{Addr, Addr4, Address},
     answer::answer,
     arp::arp,
     create::create,
     egress::may_leave,
     evict::evict,
-    miss::{self, miss},
-    receive::receive,
+    miss::{forward, miss},
+    nd::nd,
+    receive::{receive, receive6},
     relay::relay,
     schedule::schedule,
     search,
     transit::transit,
-    work::{Step, Work},
+    work::Step,
 };
 
 /// Passes every frame. On the far end of a veth pair it gives XDP_TX and XDP_REDIRECT a receive context.
@@ -38,97 +40,77 @@ pub fn xdp_pass(_ctx: XdpContext) -> u32 {
     xdp_action::XDP_PASS
 }
 
-/// Turns a decision into a verdict.
+/// Turns a decision into a verdict. `A`: the family of the packet, whose programs it goes on to.
 #[inline(always)]
-fn verdict(ctx: &XdpContext, step: Step) -> u32 {
+fn verdict<A: Address>(ctx: &XdpContext, step: Step) -> u32 {
     match step {
         Step::Pass => xdp_action::XDP_PASS,
         Step::Drop => xdp_action::XDP_DROP,
         Step::Transmit => xdp_action::XDP_TX,
         Step::Redirect(leg) => maps::redirect(leg),
-        Step::Next(phase) => maps::go_on(ctx, phase),
+        Step::Next(phase) => maps::go_on(ctx, phase, A::V6),
     }
-}
-
-/// Runs a phase on what the one before left.
-#[inline(always)]
-fn phase(ctx: XdpContext, run: impl FnOnce(&mut Frame<'_>, &mut Work, &Kernel) -> Step) -> u32 {
-    let Some(work) = maps::work() else {
-        return xdp_action::XDP_DROP;
-    };
-    let step = run(&mut Frame(&ctx), work, &Kernel);
-    verdict(&ctx, step)
 }
 
 /// Entry of every frame.
 #[xdp(frags)]
 pub fn onearm_xdp(ctx: XdpContext) -> u32 {
     let step = receive(&mut Frame(&ctx), ctx.ingress_ifindex() as u32, &Kernel);
-    verdict(&ctx, step)
+    verdict::<Addr4>(&ctx, step)
 }
 
-/// See `Phase::Arp`.
+/// See `Phase::Receive6`.
 #[xdp(frags)]
-pub fn onearm_arp(ctx: XdpContext) -> u32 {
-    phase(ctx, |frame, work, kernel| arp(frame, work, kernel))
+pub fn onearm_receive6(ctx: XdpContext) -> u32 {
+    let step = receive6(&mut Frame(&ctx), ctx.ingress_ifindex() as u32, &Kernel);
+    verdict::<Addr>(&ctx, step)
 }
 
-/// See `Phase::Miss`.
-#[xdp(frags)]
-pub fn onearm_miss(ctx: XdpContext) -> u32 {
-    phase(ctx, |frame, work, kernel| miss(frame, work, kernel))
-}
-
-/// See `Phase::Schedule`.
-#[xdp(frags)]
-pub fn onearm_schedule(ctx: XdpContext) -> u32 {
-    phase(ctx, |_, work, kernel| schedule(work, kernel))
-}
-
-/// See `Phase::Evict`.
-#[xdp(frags)]
-pub fn onearm_evict(ctx: XdpContext) -> u32 {
-    phase(ctx, |_, work, kernel| evict(work, kernel))
-}
-
-/// See `Phase::Create`.
-#[xdp(frags)]
-pub fn onearm_create(ctx: XdpContext) -> u32 {
-    phase(ctx, |_, work, kernel| create(work, kernel))
-}
-
-/// See `Phase::Search`.
-#[xdp(frags)]
-pub fn onearm_search(ctx: XdpContext) -> u32 {
-    let Some(work) = maps::work() else {
-        return xdp_action::XDP_DROP;
+/// Programs that run a phase on what the one before left.
+macro_rules! phases {
+    ($($name:ident: $family:ty = |$frame:pat_param, $work:ident| $run:expr;)+) => {
+        $(
+            /// See `Phase`.
+            #[xdp(frags)]
+            pub fn $name(ctx: XdpContext) -> u32 {
+                let Some($work) = maps::work() else {
+                    return xdp_action::XDP_DROP;
+                };
+                let $frame = &mut Frame(&ctx);
+                let step = $run;
+                verdict::<$family>(&ctx, step)
+            }
+        )+
     };
-    maps::repeat(search::begin(work, &Kernel));
-    phase(ctx, |_, work, kernel| search::end(work, kernel))
 }
 
-/// See `Phase::Forward`.
-#[xdp(frags)]
-pub fn onearm_forward(ctx: XdpContext) -> u32 {
-    phase(ctx, |frame, work, kernel| miss::forward(frame, work, kernel))
-}
-
-/// See `Phase::Answer`.
-#[xdp(frags)]
-pub fn onearm_answer(ctx: XdpContext) -> u32 {
-    phase(ctx, |frame, work, kernel| answer(frame, work, kernel))
-}
-
-/// See `Phase::Transit`.
-#[xdp(frags)]
-pub fn onearm_transit(ctx: XdpContext) -> u32 {
-    phase(ctx, |frame, work, kernel| transit(frame, work, kernel))
-}
-
-/// See `Phase::Relay`.
-#[xdp(frags)]
-pub fn onearm_relay(ctx: XdpContext) -> u32 {
-    phase(ctx, |frame, work, kernel| relay(frame, work, kernel))
+phases! {
+    onearm_arp: Addr4 = |frame, work| arp(frame, work, &Kernel);
+    onearm_miss: Addr4 = |frame, work| miss::<Addr4, _, _>(frame, work, &Kernel);
+    onearm_schedule: Addr4 = |_, work| schedule(work, &Kernel);
+    onearm_evict: Addr4 = |_, work| evict::<Addr4, _>(work, &Kernel);
+    onearm_create: Addr4 = |_, work| create::<Addr4, _>(work, &Kernel);
+    onearm_forward: Addr4 = |frame, work| forward::<Addr4, _, _>(frame, work, &Kernel);
+    onearm_answer: Addr4 = |frame, work| answer::<Addr4, _, _>(frame, work, &Kernel);
+    onearm_transit: Addr4 = |frame, work| transit::<Addr4, _, _>(frame, work, &Kernel);
+    onearm_relay: Addr4 = |frame, work| relay::<Addr4, _, _>(frame, work, &Kernel);
+    onearm_search: Addr4 = |_, work| {
+        maps::repeat::<Addr4>(search::begin(work, &Kernel));
+        search::end(work, &Kernel)
+    };
+    onearm_nd: Addr = |frame, work| nd(frame, work, &Kernel);
+    onearm_miss6: Addr = |frame, work| miss::<Addr, _, _>(frame, work, &Kernel);
+    onearm_schedule6: Addr = |_, work| schedule(work, &Kernel);
+    onearm_evict6: Addr = |_, work| evict::<Addr, _>(work, &Kernel);
+    onearm_create6: Addr = |_, work| create::<Addr, _>(work, &Kernel);
+    onearm_forward6: Addr = |frame, work| forward::<Addr, _, _>(frame, work, &Kernel);
+    onearm_answer6: Addr = |frame, work| answer::<Addr, _, _>(frame, work, &Kernel);
+    onearm_transit6: Addr = |frame, work| transit::<Addr, _, _>(frame, work, &Kernel);
+    onearm_relay6: Addr = |frame, work| relay::<Addr, _, _>(frame, work, &Kernel);
+    onearm_search6: Addr = |_, work| {
+        maps::repeat::<Addr>(search::begin(work, &Kernel));
+        search::end(work, &Kernel)
+    };
 }
 
 /// Drops what must not leave the kernel without a lease (clsact egress).

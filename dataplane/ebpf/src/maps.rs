@@ -10,17 +10,19 @@ use aya_ebpf::{
 use core::ffi::c_void;
 use core::intrinsics::{AtomicOrdering::SeqCst, atomic_cxchg, atomic_xadd};
 use onearm_dataplane_common::{
+    addr::Address,
     counter::{COUNTERS as COUNTER_TABLE, Counter},
     event::{Event, PACE_NS, PACE_SLOTS},
-    flow::Bucket4,
+    flow::{Bucket, Bucket4, Bucket6},
+    header::Header,
     maps::{
-        Addr4, EndpointKey, LastHop, Leg, LegKey, Limits, MAX_CLIENT_PREFIXES, MAX_FLOW_BUCKETS, MAX_GROUPS,
+        Addr, EndpointKey, LastHop, Leg, LegKey, Limits, MAX_CLIENT_PREFIXES, MAX_FLOW_BUCKETS, MAX_GROUPS,
         MAX_HAIRPIN_PREFIXES, MAX_LAST_HOPS, MAX_LEGS, MAX_NEXT_HOPS, MAX_OWNED, MAX_PREFIXES, MAX_ROUTES,
         MAX_SERVERS, MAX_SERVICE_KEYS, MAX_SERVICES, MAX_SNAT_POOLS, NeighbourKey, NextHop, Node, Owned,
         OwnedKey, Refusals, Route, SCHED_WORDS, SERVER_INDEXES, SLOTS, SOURCES_ROW, ScopedPrefix, Server,
         Service, ServiceKey, SnatPool, SnatRange, Stats, WRR_COUNTERS,
     },
-    phase::{PHASES as PHASE_TABLE, Phase},
+    phase::{FAMILY_PHASES, Phase},
     refusal::{METERS, Meter, Rate},
     search,
     table::FlowMemory,
@@ -75,7 +77,7 @@ static SNAT_POOLS: Array<SnatPool> = Array::with_max_entries(SLOTS * MAX_SNAT_PO
 #[map]
 static CONNECTED: LpmTrie<ScopedPrefix, u32> = LpmTrie::with_max_entries(MAX_PREFIXES, 0);
 #[map]
-static SERVER_NETS: LpmTrie<ScopedPrefix, u32> = LpmTrie::with_max_entries(MAX_PREFIXES, 0);
+static SERVER_NETS: LpmTrie<ScopedPrefix, Addr> = LpmTrie::with_max_entries(MAX_PREFIXES, 0);
 #[map]
 static DIRECT: LpmTrie<ScopedPrefix, u32> = LpmTrie::with_max_entries(MAX_PREFIXES, 0);
 #[map]
@@ -88,7 +90,7 @@ static NEXT_HOPS: Array<NextHop> = Array::with_max_entries(MAX_NEXT_HOPS, MMAPAB
 #[map]
 static NEIGHBOURS: HashMap<NeighbourKey, u32> = HashMap::with_max_entries(MAX_NEXT_HOPS, NO_PREALLOC);
 #[map]
-static ROUTES: LpmTrie<Addr4, Route> = LpmTrie::with_max_entries(MAX_ROUTES, 0);
+static ROUTES: LpmTrie<Addr, Route> = LpmTrie::with_max_entries(MAX_ROUTES, 0);
 #[map]
 static LAST_HOPS: Array<LastHop> = Array::with_max_entries(MAX_LAST_HOPS, 0);
 #[map]
@@ -101,6 +103,8 @@ static HALF_OPEN: Array<u64> = Array::with_max_entries(1, MMAPABLE);
 static INCARNATION: Array<u64> = Array::with_max_entries(1, MMAPABLE);
 #[map]
 static FLOWS4: Array<Bucket4> = Array::with_max_entries(DEFAULT_BUCKETS, MMAPABLE);
+#[map]
+static FLOWS6: Array<Bucket6> = Array::with_max_entries(DEFAULT_BUCKETS, MMAPABLE);
 #[map]
 static COUNTERS: PerCpuArray<u64> = PerCpuArray::with_max_entries(COUNTER_TABLE.len() as u32, 0);
 #[map]
@@ -116,7 +120,7 @@ static REFUSALS: Array<Meter> = Array::with_max_entries(METERS, 0);
 #[map]
 static WORK: PerCpuArray<Work> = PerCpuArray::with_max_entries(1, 0);
 #[map]
-static PHASES: ProgramArray = ProgramArray::with_max_entries(PHASE_TABLE.len() as u32, 0);
+static PHASES: ProgramArray = ProgramArray::with_max_entries(2 * FAMILY_PHASES, 0);
 
 /// `BPF_F_NO_PREALLOC`: these are mostly empty.
 const NO_PREALLOC: u32 = 1;
@@ -139,26 +143,26 @@ pub fn redirect(leg: u32) -> u32 {
 
 /// Goes on with a phase; returns only if it is missing.
 #[inline(always)]
-pub fn go_on(ctx: &XdpContext, phase: Phase) -> u32 {
+pub fn go_on(ctx: &XdpContext, phase: Phase, v6: bool) -> u32 {
     // SAFETY: a valid context; a missing program is no error for the kernel.
-    unsafe { PHASES.tail_call(ctx, phase as u32) };
+    unsafe { PHASES.tail_call(ctx, phase.index(v6)) };
     Kernel.count(Counter::Internal);
     xdp_action::XDP_DROP
 }
 
 /// Looks at so many source ports, or until one is free.
 #[inline(always)]
-pub fn repeat(times: u32) {
+pub fn repeat<A: Header>(times: u32) {
     if times != 0 {
         // SAFETY: the function has the signature the helper asks for and needs no context.
-        unsafe { bpf_loop(times, look as *mut c_void, core::ptr::null_mut(), 0) };
+        unsafe { bpf_loop(times, look::<A> as *mut c_void, core::ptr::null_mut(), 0) };
     }
 }
 
 #[inline(never)]
-unsafe extern "C" fn look(index: u64, _context: *mut c_void) -> i64 {
+unsafe extern "C" fn look<A: Header>(index: u64, _context: *mut c_void) -> i64 {
     match work() {
-        Some(work) => i64::from(search::look(work, &Kernel, index as u32)) & 1,
+        Some(work) => i64::from(search::look::<A, Kernel>(work, &Kernel, index as u32)) & 1,
         None => 1,
     }
 }
@@ -169,8 +173,12 @@ pub struct Kernel;
 // SAFETY: map values stay where they are; atomics of the BPF instruction set.
 unsafe impl FlowMemory for Kernel {
     #[inline(always)]
-    fn bucket(&self, index: u32) -> Option<*mut Bucket4> {
-        FLOWS4.get_ptr_mut(index)
+    fn bucket<A: Address>(&self, index: u32) -> Option<*mut Bucket<A>> {
+        if A::V6 {
+            FLOWS6.get_ptr_mut(index).map(<*mut Bucket6>::cast)
+        } else {
+            FLOWS4.get_ptr_mut(index).map(<*mut Bucket4>::cast)
+        }
     }
 
     #[inline(always)]
@@ -219,12 +227,12 @@ fn add_to<T>(value: Option<*mut T>, add: impl FnOnce(&mut T)) {
 }
 
 #[inline(always)]
-fn scoped(map: &LpmTrie<ScopedPrefix, u32>, scope: u32, addr: Addr4) -> Option<u32> {
+fn scoped<V: Copy>(map: &LpmTrie<ScopedPrefix, V>, scope: u32, addr: Addr) -> Option<V> {
     let data = ScopedPrefix {
         scope: scope.to_be_bytes(),
-        addr: addr.to_ne_bytes(),
+        addr: addr.bytes(),
     };
-    map.get(Key::new(64, data)).copied()
+    map.get(Key::new(160, data)).copied()
 }
 
 impl Tables for Kernel {
@@ -262,20 +270,20 @@ impl Tables for Kernel {
     }
 
     #[inline(always)]
-    fn owned(&self, slot: u32, addr: Addr4) -> Option<Owned> {
+    fn owned(&self, slot: u32, addr: Addr) -> Option<Owned> {
         // SAFETY: a slot in force does not change.
         unsafe { OWNED.get(OwnedKey { addr, slot }) }.copied()
     }
 
     #[inline(always)]
-    fn snat_range(&self, slot: u32, addr: Addr4) -> Option<SnatRange> {
+    fn snat_range(&self, slot: u32, addr: Addr) -> Option<SnatRange> {
         // SAFETY: a slot in force does not change.
         unsafe { SNAT_RANGES.get(OwnedKey { addr, slot }) }.copied()
     }
 
     #[inline(always)]
     fn service_index(&self, key: &ServiceKey) -> Option<u32> {
-        SERVICES.get(Key::new(64, *key)).copied()
+        SERVICES.get(Key::new(160, *key)).copied()
     }
 
     #[inline(always)]
@@ -306,22 +314,22 @@ impl Tables for Kernel {
     }
 
     #[inline(always)]
-    fn connected(&self, slot: u32, addr: Addr4) -> u32 {
+    fn connected(&self, slot: u32, addr: Addr) -> u32 {
         scoped(&CONNECTED, slot, addr).unwrap_or(0)
     }
 
     #[inline(always)]
-    fn server_net(&self, slot: u32, addr: Addr4) -> Option<Addr4> {
+    fn server_net(&self, slot: u32, addr: Addr) -> Option<Addr> {
         scoped(&SERVER_NETS, slot, addr)
     }
 
     #[inline(always)]
-    fn direct(&self, slot: u32, addr: Addr4) -> bool {
+    fn direct(&self, slot: u32, addr: Addr) -> bool {
         scoped(&DIRECT, slot, addr).is_some()
     }
 
     #[inline(always)]
-    fn hairpin(&self, slot: u32, service: u32, addr: Addr4) -> bool {
+    fn hairpin(&self, slot: u32, service: u32, addr: Addr) -> bool {
         scoped(&HAIRPIN, slot << 24 | service, addr).is_some()
     }
 
@@ -350,8 +358,8 @@ impl Tables for Kernel {
     }
 
     #[inline(always)]
-    fn route(&self, addr: Addr4) -> Option<Route> {
-        ROUTES.get(Key::new(32, addr)).copied()
+    fn route(&self, addr: Addr) -> Option<Route> {
+        ROUTES.get(Key::new(128, addr)).copied()
     }
 
     #[inline(always)]
@@ -447,7 +455,7 @@ impl Tables for Kernel {
     }
 
     #[inline(always)]
-    fn client_rule(&self, slot: u32, service: u32, addr: Addr4) -> Option<u32> {
+    fn client_rule(&self, slot: u32, service: u32, addr: Addr) -> Option<u32> {
         scoped(&CLIENTS, slot << 24 | service, addr)
     }
 

@@ -1,6 +1,6 @@
 //! The real maps.
 
-use ipnet::Ipv4Net;
+use ipnet::IpNet;
 use onearm_dataplane_common::maps::{
     LastHop, Leg, LegKey, Limits, MAX_LAST_HOPS, MAX_SERVICES, MAX_SNAT_POOLS, NeighbourKey, Route, Server,
     Service, SnatPool,
@@ -13,6 +13,7 @@ use crate::next_hops;
 use crate::sched_space::{ENTRIES_PER_WORD, Region};
 use crate::sys;
 use crate::tables::Entry;
+use crate::tables::bits;
 
 /// Value of the maps that only say whether a key is there.
 const MEMBER: u32 = 1;
@@ -110,16 +111,14 @@ impl next_hops::Sink for MapSink<'_> {
         self.0.neighbours.remove(&key)
     }
 
-    fn set_route(&mut self, prefix: Ipv4Net, route: Route) -> Result<()> {
-        self.0
-            .routes
-            .insert(u32::from(prefix.prefix_len()), prefix.addr().octets(), &route)
+    fn set_route(&mut self, prefix: IpNet, route: Route) -> Result<()> {
+        let (bits, addr) = bits(prefix);
+        self.0.routes.insert(bits, addr, &route)
     }
 
-    fn remove_route(&mut self, prefix: Ipv4Net) -> Result<()> {
-        self.0
-            .routes
-            .remove(u32::from(prefix.prefix_len()), prefix.addr().octets())
+    fn remove_route(&mut self, prefix: IpNet) -> Result<()> {
+        let (bits, addr) = bits(prefix);
+        self.0.routes.remove(bits, addr)
     }
 
     fn set_leg(&mut self, key: LegKey, leg: Leg) -> Result<()> {

@@ -1,8 +1,8 @@
 use std::collections::BTreeMap;
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
-use ipnet::Ipv4Net;
+use ipnet::IpNet;
 use onearm_dataplane_common::maps::{
     self, Leg, LegKey, Limits, NeighbourKey, OwnedKey, Route, Server, Service, ServiceKey, SnatPool,
 };
@@ -14,20 +14,21 @@ use crate::error::{Error, Result};
 use crate::identity::IndexSet;
 use crate::next_hops::{self, LegSpec, Mirror, Neighbour, NextHops, RouteSpec, Via};
 use crate::sched_space::Region;
+use crate::tables::wide;
 use crate::tables::{
     Entry, Hairpin, LimitsSpec, Mode, OnServerDown, OwnedAddress, OwnedKinds, Protocol, Registry, Scheduler,
     ServerChange, ServerId, ServerNetwork, ServerSpec, ServiceSpec, SnatPoolSpec, SnatRangeSpec, Tables,
     TablesError,
 };
 
-const VIP: Ipv4Addr = Ipv4Addr::new(192, 168, 100, 100);
+const VIP: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 168, 100, 100));
 const MOST_ENDPOINTS: u32 = 1_000;
 
-fn server(n: u8) -> Ipv4Addr {
-    Ipv4Addr::new(192, 168, 100, n)
+fn server(n: u8) -> IpAddr {
+    IpAddr::V4(Ipv4Addr::new(192, 168, 100, n))
 }
 
-fn net(text: &str) -> Ipv4Net {
+fn net(text: &str) -> IpNet {
     text.parse().unwrap()
 }
 
@@ -124,12 +125,12 @@ impl Fake {
     }
 
     /// What a packet for a port of the VIP would find: the service and the servers of its table.
-    fn look_up(&self, port: u16) -> Option<(Service, Vec<Ipv4Addr>)> {
+    fn look_up(&self, port: u16) -> Option<(Service, Vec<IpAddr>)> {
         let slot = u8::try_from(self.slot).unwrap();
         let key = |key: &ServiceKey, bits: u32| {
-            let shift = 64 - bits;
+            let shift = 160 - bits;
             key.slot == slot
-                && key.addr == VIP.octets()
+                && key.addr == wide(VIP).bytes()
                 && u16::from_be_bytes(key.port) >> shift == port.checked_shr(shift).unwrap_or(0)
         };
         let index = self.keyed.iter().find_map(|entry| match entry {
@@ -140,7 +141,7 @@ impl Fake {
         let (base, len) = (service.table & 0xffff_ffff, service.table >> 32);
         let servers = (base..base + len).map(|entry| {
             let index = self.sched[&u32::try_from(entry).unwrap()];
-            Ipv4Addr::from(self.servers[&u32::from(index)].addr.to_ne_bytes())
+            crate::tables::narrow(self.servers[&u32::from(index)].addr)
         });
         Some((service, servers.collect()))
     }
@@ -234,10 +235,10 @@ impl next_hops::Sink for Fake {
         self.neighbours.retain(|(k, _)| *k != key);
         Ok(())
     }
-    fn set_route(&mut self, _: Ipv4Net, _: Route) -> Result<()> {
+    fn set_route(&mut self, _: IpNet, _: Route) -> Result<()> {
         Ok(())
     }
-    fn remove_route(&mut self, _: Ipv4Net) -> Result<()> {
+    fn remove_route(&mut self, _: IpNet) -> Result<()> {
         Ok(())
     }
     fn set_leg(&mut self, _: LegKey, _: Leg) -> Result<()> {
@@ -329,14 +330,14 @@ fn the_entries_of_a_generation_say_what_the_tables_say() {
     let mut bench = Bench::new();
     bench.apply(&tables(vec![service("web", 80, &[10])])).unwrap();
     let slot = 1_u32;
-    let vip = u32::from_ne_bytes(VIP.octets());
+    let vip = wide(VIP);
     let owned = maps::Owned {
         kinds: 7,
         ..maps::Owned::default()
     };
     let scope = |addr: [u8; 4]| maps::ScopedPrefix {
         scope: slot.to_be_bytes(),
-        addr,
+        addr: wide(addr.into()).bytes(),
     };
     for entry in [
         Entry::Owned(OwnedKey { addr: vip, slot }, owned),
@@ -347,21 +348,21 @@ fn the_entries_of_a_generation_say_what_the_tables_say() {
                 last: 59_999,
             },
         ),
-        Entry::Connected(56, scope([192, 168, 100, 0]), 1),
-        Entry::ServerNetwork(56, scope([192, 168, 100, 0]), vip),
-        Entry::Direct(48, scope([10, 9, 0, 0])),
+        Entry::Connected(152, scope([192, 168, 100, 0]), 1),
+        Entry::ServerNetwork(152, scope([192, 168, 100, 0]), vip),
+        Entry::Direct(144, scope([10, 9, 0, 0])),
         Entry::Endpoint(maps::EndpointKey {
-            addr: u32::from_ne_bytes(server(10).octets()),
+            addr: wide(server(10)),
             port: 80_u16.to_be(),
             proto: 6,
             slot: 1,
         }),
         Entry::Port(
-            64,
+            160,
             ServiceKey {
                 slot: 1,
                 proto: 6,
-                addr: VIP.octets(),
+                addr: wide(VIP).bytes(),
                 port: [0, 80],
             },
             bench.registry.services()["web"].index,
@@ -504,7 +505,7 @@ fn the_index_of_a_removed_server_is_not_given_to_another_while_a_flow_names_it()
     assert_eq!(
         (left.addr, left.flags),
         (
-            u32::from_ne_bytes(server(10).octets()),
+            wide(server(10)),
             maps::server::USED | 1 << maps::server::WEIGHT_SHIFT
         )
     );
@@ -630,6 +631,8 @@ fn a_servers_next_hop_is_there_before_the_switch_and_repaired_in_place() {
         vlan: None,
         mac: [2, 0, 0, 0, 0, 1],
         addr: None,
+        addr6: None,
+        link_local: None,
         group: GroupId::FIRST,
         peer_mac: None,
     };
@@ -669,7 +672,7 @@ fn four_thousand_services_and_sixteen_thousand_servers_fit() {
     let mut bench = Bench::new();
     let mut wanted = tables(Vec::new());
     for n in 0..4_096_u32 {
-        let vip = Ipv4Addr::from(0x0a00_0000 + n);
+        let vip = IpAddr::V4(Ipv4Addr::from(0x0a00_0000 + n));
         let kinds = OwnedKinds {
             service: true,
             ..OwnedKinds::default()
@@ -685,7 +688,7 @@ fn four_thousand_services_and_sixteen_thousand_servers_fit() {
         spec.mode = Mode::BothNat;
         spec.scheduler = Scheduler::Maglev;
         for m in 0..4 {
-            let addr = Ipv4Addr::from(0x0b00_0000 + n * 4 + m);
+            let addr = IpAddr::V4(Ipv4Addr::from(0x0b00_0000 + n * 4 + m));
             spec.servers.push(ServerSpec {
                 id: ServerId { addr, port: 0 },
                 weight: 1,
@@ -788,10 +791,10 @@ proptest! {
                 prop_assert_eq!(seen.is_some(), spec.is_some());
                 let (Some((service, servers)), Some(spec)) = (seen, spec) else { continue };
                 prop_assert_eq!(service.mode == maps::mode::DNAT, spec.mode == Mode::Dnat);
-                let mut seen: Vec<Ipv4Addr> = servers;
+                let mut seen: Vec<IpAddr> = servers;
                 seen.sort_unstable();
                 seen.dedup();
-                let mut live: Vec<Ipv4Addr> =
+                let mut live: Vec<IpAddr> =
                     spec.servers.iter().filter(|s| s.up && s.weight > 0).map(|s| s.id.addr).collect();
                 live.sort_unstable();
                 prop_assert_eq!(seen, live);

@@ -88,10 +88,8 @@ impl Expiry {
         table.visit(self.next..end, |seen| {
             let timeout = table.timeout(&seen.forward);
             let silent = idle(&seen.forward, now) > timeout
-                && table
-                    .reply(&seen.forward)
-                    .is_none_or(|reply| idle(&reply, now) > timeout);
-            if silent && table.remove(seen.at, seen.forward.incarnation).is_some() {
+                && table.reply(seen).is_none_or(|reply| idle(&reply, now) > timeout);
+            if silent && table.remove(seen).is_some() {
                 removed += 1;
             } else {
                 let state = seen.forward.state();

@@ -4,59 +4,70 @@
 use std::mem::{offset_of, size_of};
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
-use onearm_dataplane_common::flow::{Bucket4, FlowEntry4};
+use onearm_dataplane_common::addr::{Addr, Addr4, Address};
+use onearm_dataplane_common::flow::{Bucket, FlowEntry};
 use onearm_dataplane_common::maps::WAYS;
 use onearm_dataplane_common::table::{FlowMemory, taken_ways};
 
 use crate::mapping::Mapping;
 
-const BUCKET: usize = size_of::<Bucket4>();
-const ENTRY: usize = size_of::<FlowEntry4>();
-const ENTRIES: usize = offset_of!(Bucket4, entries);
 const _: () = assert!(WAYS == 16, "a location has four bits for the way");
-const INCARNATION: usize = offset_of!(FlowEntry4, incarnation);
 
+/// Both tables.
 #[derive(Debug)]
-pub(super) struct Memory(Mapping);
+pub(super) struct Memory {
+    four: Mapping,
+    six: Mapping,
+}
 
 impl Memory {
-    pub(super) fn new(buckets: Mapping) -> Self {
-        Self(buckets)
+    pub(super) fn new(four: Mapping, six: Mapping) -> Self {
+        Self { four, six }
     }
 
-    fn len(&self) -> u32 {
-        u32::try_from(self.0.len() / BUCKET).unwrap_or(u32::MAX)
+    fn of<A: Address>(&self) -> &Mapping {
+        if A::V6 { &self.six } else { &self.four }
+    }
+
+    fn len<A: Address>(&self) -> u32 {
+        u32::try_from(self.of::<A>().len() / size_of::<Bucket<A>>()).unwrap_or(u32::MAX)
     }
 
     /// Locations of the ways of a bucket that are not free.
-    pub(super) fn taken(&self, bucket: u32) -> impl Iterator<Item = u32> + use<> {
-        let taken = taken_ways(self, bucket).unwrap_or_default();
+    pub(super) fn taken<A: Address>(&self, bucket: u32) -> impl Iterator<Item = u32> + use<A> {
+        let taken = taken_ways::<A, Self>(self, bucket).unwrap_or_default();
         (0..16_u32)
             .filter(move |way| taken & 1 << way != 0)
             .map(move |way| bucket << 4 | way)
     }
 
-    fn offset(&self, at: u32) -> Option<usize> {
+    fn offset<A: Address>(&self, at: u32) -> Option<usize> {
         let (bucket, way) = (at >> 4, at as usize & (WAYS - 1));
-        (bucket < self.len()).then(|| bucket as usize * BUCKET + ENTRIES + way * ENTRY)
+        let entries = offset_of!(Bucket<A>, entries);
+        (bucket < self.len::<A>())
+            .then(|| bucket as usize * size_of::<Bucket<A>>() + entries + way * size_of::<FlowEntry<A>>())
     }
 
     /// A copy of an entry, word by word; possibly of a flow that ended meanwhile.
-    pub(super) fn raw(&self, at: u32) -> Option<FlowEntry4> {
-        let offset = self.offset(at)?;
-        let mut words = [0_u64; ENTRY / 8];
-        for (n, word) in words.iter_mut().enumerate() {
-            *word = self.0.u64(offset + n * 8).load(Ordering::Relaxed);
+    pub(super) fn raw<A: Address>(&self, at: u32) -> Option<FlowEntry> {
+        let offset = self.offset::<A>(at)?;
+        let word = |n: usize| self.of::<A>().u64(offset + n * 8).load(Ordering::Relaxed);
+        if A::V6 {
+            let words: [u64; size_of::<FlowEntry<Addr>>() / 8] = std::array::from_fn(word);
+            // SAFETY: an entry has exactly these words, no padding and no invalid bit pattern (`Pod`).
+            return Some(unsafe { std::mem::transmute::<[u64; 16], FlowEntry<Addr>>(words) });
         }
-        // SAFETY: an entry has exactly these eight words, no padding and no invalid bit pattern (`Pod`).
-        Some(unsafe { std::mem::transmute::<[u64; ENTRY / 8], FlowEntry4>(words) })
+        let words: [u64; size_of::<FlowEntry<Addr4>>() / 8] = std::array::from_fn(word);
+        // SAFETY: as above.
+        Some(unsafe { std::mem::transmute::<[u64; 8], FlowEntry<Addr4>>(words) }.wide())
     }
 
     /// A whole copy of a published entry: the same flow before and after the copying.
-    pub(super) fn published(&self, at: u32) -> Option<FlowEntry4> {
-        let incarnation = self.0.u64(self.offset(at)? + INCARNATION);
+    pub(super) fn published<A: Address>(&self, at: u32) -> Option<FlowEntry> {
+        let offset = self.offset::<A>(at)? + offset_of!(FlowEntry<A>, incarnation);
+        let incarnation = self.of::<A>().u64(offset);
         let before = incarnation.load(Ordering::Acquire);
-        let copy = self.raw(at)?;
+        let copy = self.raw::<A>(at)?;
         fence(Ordering::Acquire);
         let after = incarnation.load(Ordering::Relaxed);
         (before != 0 && before == copy.incarnation && before == after).then_some(copy)
@@ -66,8 +77,9 @@ impl Memory {
 // SAFETY: buckets lie in the mapping, which lives as long as `self`; the two operations are sequentially consistent
 // atomics on x86-64, where they pair with the programs' own.
 unsafe impl FlowMemory for Memory {
-    fn bucket(&self, index: u32) -> Option<*mut Bucket4> {
-        (index < self.len()).then(|| self.0.slice_ptr(index as usize * BUCKET, BUCKET).cast())
+    fn bucket<A: Address>(&self, index: u32) -> Option<*mut Bucket<A>> {
+        let size = size_of::<Bucket<A>>();
+        (index < self.len::<A>()).then(|| self.of::<A>().slice_ptr(index as usize * size, size).cast())
     }
 
     unsafe fn exchange(&self, word: *mut u64, expected: u64, new: u64) -> u64 {

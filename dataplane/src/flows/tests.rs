@@ -1,19 +1,25 @@
 use std::collections::HashMap;
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::unistd::ftruncate;
-use onearm_dataplane_common::flow::{Bucket4, FlowEntry4, flags, hop, lock, seen};
+use onearm_dataplane_common::addr::{Addr, Addr4};
+use onearm_dataplane_common::flow::{Bucket4, Bucket6, FlowEntry, flags, hop, lock, seen};
 use onearm_dataplane_common::maps::{Node, TICK_SHIFT, mode, proto};
 use onearm_dataplane_common::table;
 use proptest::prelude::*;
 
 use super::{Expiry, FlowCounts, FlowFilter, FlowState, FlowTable, Tallies};
+use crate::kernel_maps::FlowMaps;
 use crate::mapping::{Mapping, Words};
+use crate::tables::wide;
 
+/// Buckets of each table.
 const BUCKETS: u32 = 64;
+/// A whole pass.
+const WHOLE: u32 = 2 * BUCKETS;
 const HALF_OPEN: u32 = 149;
 const CLOSING: u32 = 447;
 const IDLE: u32 = 13_411;
@@ -25,23 +31,30 @@ fn flow_table() -> Arc<FlowTable> {
         ftruncate(&fd, i64::try_from(len).unwrap()).unwrap();
         fd
     };
-    let len = BUCKETS as usize * size_of::<Bucket4>();
-    let buckets = Mapping::new(memory(len).as_fd(), len).unwrap();
     let words = |len: u32| Words::new(memory(8 * len as usize).as_fd(), len).unwrap();
-    let tallies = Tallies {
-        half_open: words(1),
-        open: words(8),
-        open_servers: words(8),
-        sources: words(1),
+    let mapping = |bucket: usize| {
+        let len = BUCKETS as usize * bucket;
+        Mapping::new(memory(len).as_fd(), len).unwrap()
+    };
+    let maps = FlowMaps {
+        buckets: mapping(size_of::<Bucket4>()),
+        buckets6: mapping(size_of::<Bucket6>()),
+        tallies: Tallies {
+            half_open: words(1),
+            open: words(8),
+            open_servers: words(8),
+            sources: words(1),
+        },
     };
     let node = Node {
         flow_hash_key: [3, 4],
         flow_bucket_mask: BUCKETS - 1,
+        flow6_bucket_mask: BUCKETS - 1,
         half_open_ticks: HALF_OPEN,
         closing_ticks: CLOSING,
         ..Node::default()
     };
-    Arc::new(FlowTable::new(buckets, tallies, &node))
+    Arc::new(FlowTable::new(maps, &node))
 }
 
 /// Time at the start of a tick, ns.
@@ -49,12 +62,25 @@ fn at(tick: u32) -> u64 {
     u64::from(tick) << TICK_SHIFT
 }
 
-fn net(addr: [u8; 4]) -> u32 {
-    u32::from_ne_bytes(addr)
+fn net(addr: [u8; 4]) -> Addr {
+    wide(addr.into())
+}
+
+/// The pair with IPv6 addresses.
+fn six(pair: (FlowEntry, FlowEntry)) -> (FlowEntry, FlowEntry) {
+    let six = |addr: Addr| Addr([0x2001_0db8_u32.to_be(), 0, 0, addr.0[3]]);
+    let entry = |e: FlowEntry| FlowEntry {
+        saddr: six(e.saddr),
+        daddr: six(e.daddr),
+        new_saddr: six(e.new_saddr),
+        new_daddr: six(e.new_daddr),
+        ..e
+    };
+    (entry(pair.0), entry(pair.1))
 }
 
 /// A pair as the programs make it: client n, its SNAT port 20,000 + n.
-fn pair(n: u16, proto: u8, state: FlowState, last_seen: (u32, u32)) -> (FlowEntry4, FlowEntry4) {
+fn pair(n: u16, proto: u8, state: FlowState, last_seen: (u32, u32)) -> (FlowEntry, FlowEntry) {
     let [high, low] = n.to_be_bytes();
     let (client, vip, server) = (
         net([10, 0, high, low]),
@@ -69,7 +95,7 @@ fn pair(n: u16, proto: u8, state: FlowState, last_seen: (u32, u32)) -> (FlowEntr
         (proto::TCP, FlowState::HalfOpen) => (seen::OPENED, 0),
         _ => (seen::OPENED | seen::CONFIRMED, seen::OPENED),
     };
-    let forward = FlowEntry4 {
+    let forward = FlowEntry {
         saddr: client,
         daddr: vip,
         sport: (40_000 + n % 1_000).to_be(),
@@ -89,10 +115,10 @@ fn pair(n: u16, proto: u8, state: FlowState, last_seen: (u32, u32)) -> (FlowEntr
         stats: 1,
         packets: 5,
         incarnation: u64::from(n) + 1,
-        ..FlowEntry4::default()
+        ..FlowEntry::default()
     };
     let key = forward.reply_key();
-    let reply = FlowEntry4 {
+    let reply = FlowEntry {
         saddr: key.saddr,
         daddr: key.daddr,
         sport: key.sport,
@@ -112,9 +138,15 @@ fn pair(n: u16, proto: u8, state: FlowState, last_seen: (u32, u32)) -> (FlowEntr
     (forward, reply)
 }
 
-fn insert(table: &FlowTable, pair: &(FlowEntry4, FlowEntry4)) -> u32 {
+fn insert(table: &FlowTable, pair: &(FlowEntry, FlowEntry)) -> u32 {
     let owner = lock::USER | u64::from(std::process::id());
-    let at = table::insert_pair(&table.memory, &table.geometry, owner, &pair.0, &pair.1).unwrap();
+    let (memory, (forward, reply)) = (&table.memory, pair);
+    let at = if forward.saddr.is_v4() {
+        table::insert_pair::<Addr4, _>(memory, &table.four, owner, forward, reply)
+    } else {
+        table::insert_pair::<Addr, _>(memory, &table.six, owner, forward, reply)
+    }
+    .unwrap();
     if pair.0.state() == onearm_dataplane_common::flow::State::HalfOpen {
         table.tallies.half_open.add(0, 0, 1);
     }
@@ -123,7 +155,9 @@ fn insert(table: &FlowTable, pair: &(FlowEntry4, FlowEntry4)) -> u32 {
 
 fn taken(table: &FlowTable) -> usize {
     (0..BUCKETS)
-        .map(|bucket| table.memory.taken(bucket).count())
+        .map(|bucket| {
+            table.memory.taken::<Addr4>(bucket).count() + table.memory.taken::<Addr>(bucket).count()
+        })
         .sum()
 }
 
@@ -135,7 +169,7 @@ fn a_flow_is_listed_with_both_its_sides() {
     let [flow] = flows.as_slice() else {
         panic!("{flows:?}")
     };
-    let socket = |addr: [u8; 4], port| SocketAddrV4::new(addr.into(), port);
+    let socket = |addr: [u8; 4], port| SocketAddr::new(addr.into(), port);
     assert_eq!(flow.client, socket([10, 0, 0, 7], 40_007));
     assert_eq!(flow.vip, socket([192, 168, 100, 100], 80));
     assert_eq!(flow.source, socket([192, 168, 100, 100], 20_007));
@@ -160,9 +194,9 @@ fn filters_select_by_each_field_and_the_limit_holds() {
         insert(&table, &pair(n, proto::TCP, state, (0, 0)));
     }
     let count = |filter: FlowFilter| table.list(&filter, 100, 0).flows.len();
-    let client = Some(Ipv4Addr::new(10, 0, 0, 3));
-    let vip = Some(Ipv4Addr::new(192, 168, 100, 100));
-    let server = Some(Ipv4Addr::new(192, 168, 100, 10));
+    let client = Some(IpAddr::from([10, 0, 0, 3]));
+    let vip = Some(IpAddr::from([192, 168, 100, 100]));
+    let server = Some(IpAddr::from([192, 168, 100, 10]));
     assert_eq!(count(FlowFilter::default()), 20);
     assert_eq!(
         count(FlowFilter {
@@ -236,12 +270,12 @@ fn each_state_has_its_time_out_counted_from_the_last_packet_of_either_side() {
             insert(&flows, &pair(1, proto, state, last_seen));
             let mut expiry = Expiry::new(Arc::clone(&flows));
             assert_eq!(
-                expiry.expire(at(100 + timeout), BUCKETS).removed,
+                expiry.expire(at(100 + timeout), WHOLE).removed,
                 0,
                 "{proto} {state:?}"
             );
             assert_eq!(
-                expiry.expire(at(101 + timeout), BUCKETS).removed,
+                expiry.expire(at(101 + timeout), WHOLE).removed,
                 1,
                 "{proto} {state:?}"
             );
@@ -259,9 +293,9 @@ fn b133_an_unanswered_datagram_or_syn_ends_within_seconds() {
     insert(&flows, &pair(2, proto::TCP, FlowState::HalfOpen, (100, 100)));
     insert(&flows, &pair(3, proto::TCP, FlowState::Established, (100, 100)));
     let mut expiry = Expiry::new(Arc::clone(&flows));
-    assert_eq!(expiry.expire(at(101 + HALF_OPEN), BUCKETS).removed, 1);
-    assert_eq!(expiry.expire(at(100 + UDP_UNREPLIED), BUCKETS).removed, 0);
-    assert_eq!(expiry.expire(at(101 + UDP_UNREPLIED), BUCKETS).removed, 1);
+    assert_eq!(expiry.expire(at(101 + HALF_OPEN), WHOLE).removed, 1);
+    assert_eq!(expiry.expire(at(100 + UDP_UNREPLIED), WHOLE).removed, 0);
+    assert_eq!(expiry.expire(at(101 + UDP_UNREPLIED), WHOLE).removed, 1);
     assert_eq!(
         flows.count(),
         FlowCounts {
@@ -275,10 +309,7 @@ fn b133_an_unanswered_datagram_or_syn_ends_within_seconds() {
 fn a_time_in_the_future_of_another_cpu_does_not_end_a_flow() {
     let flows = flow_table();
     insert(&flows, &pair(1, proto::TCP, FlowState::HalfOpen, (101, 101)));
-    assert_eq!(
-        Expiry::new(Arc::clone(&flows)).expire(at(100), BUCKETS).removed,
-        0
-    );
+    assert_eq!(Expiry::new(Arc::clone(&flows)).expire(at(100), WHOLE).removed, 0);
 }
 
 #[test]
@@ -296,7 +327,7 @@ fn slices_go_round_the_table_and_a_pass_reports_what_it_left() {
         slices += 1;
         passes.extend(progress.pass_ended);
     }
-    assert_eq!((removed, slices), (40, 2 * BUCKETS.div_ceil(7)));
+    assert_eq!((removed, slices), (40, 2 * WHOLE.div_ceil(7)));
     assert_eq!(
         passes[1],
         FlowCounts {
@@ -317,16 +348,16 @@ fn a_wrong_count_of_half_open_flows_is_corrected_after_four_passes() {
         flows.tallies.half_open.add(0, 0, error);
         let mut expiry = Expiry::new(Arc::clone(&flows));
         for _ in 0..3 {
-            expiry.expire(at(0), BUCKETS);
+            expiry.expire(at(0), WHOLE);
             assert_ne!(flows.half_open(), 10, "three passes prove nothing");
         }
-        expiry.expire(at(0), BUCKETS);
+        expiry.expire(at(0), WHOLE);
         assert_eq!(flows.half_open(), 10);
         // A difference that comes and goes is none.
         flows.tallies.half_open.add(0, 0, 3);
-        expiry.expire(at(0), BUCKETS);
+        expiry.expire(at(0), WHOLE);
         flows.tallies.half_open.add(0, 0, 6_u64.wrapping_neg());
-        expiry.expire(at(0), BUCKETS);
+        expiry.expire(at(0), WHOLE);
         flows.tallies.half_open.add(0, 0, 3);
         assert_eq!(flows.half_open(), 10);
     }
@@ -398,10 +429,10 @@ proptest! {
                 }
                 Op::Touch(n) => {
                     if let Some((last, _, at)) = model.get_mut(&n)
-                        && flows.memory.published(*at).is_some_and(|e| e.incarnation == u64::from(n) + 1)
+                        && flows.memory.published::<Addr4>(*at).is_some_and(|e| e.incarnation == u64::from(n) + 1)
                     {
                         *last = now;
-                        table::entry_at(&flows.memory, *at).unwrap().set_last_seen(now);
+                        table::entry_at::<Addr4, _>(&flows.memory, *at).unwrap().set_last_seen(now);
                     }
                 }
                 Op::Sweep(budget) => drop(expiry.expire(at(now), budget)),
@@ -412,7 +443,7 @@ proptest! {
         let mut counts = FlowCounts::default();
         for _ in 0..12 {
             // Quiet passes: a correction that was none is taken back.
-            counts = expiry.expire(at(now), BUCKETS).pass_ended.unwrap();
+            counts = expiry.expire(at(now), WHOLE).pass_ended.unwrap();
         }
         model.retain(|_, (last, state, _)| {
             let timeout = match state {
@@ -433,4 +464,35 @@ proptest! {
         let half_open = model.values().filter(|(_, state, _)| *state == FlowState::HalfOpen).count();
         prop_assert_eq!(flows.half_open(), half_open as u64);
     }
+}
+
+#[test]
+fn ipv6_flows_are_listed_counted_and_ended_beside_ipv4_ones() {
+    let table = flow_table();
+    let (four, other) = (
+        pair(7, proto::TCP, FlowState::Established, (10, 30)),
+        six(pair(7, proto::TCP, FlowState::Established, (10, 20))),
+    );
+    insert(&table, &four);
+    insert(&table, &other);
+    assert_eq!(table.count().established, 2);
+    let wanted = FlowFilter {
+        client: Some("2001:db8::a00:7".parse().unwrap()),
+        ..FlowFilter::default()
+    };
+    let listing = table.list(&wanted, 10, at(45));
+    assert_eq!(listing.matched, 1);
+    assert_eq!(
+        listing.flows[0].server,
+        "[2001:db8::c0a8:640a]:8080".parse().unwrap()
+    );
+    assert_eq!(listing.flows[0].packets_out, 4);
+    let mut expiry = Expiry::new(Arc::clone(&table));
+    assert_eq!(
+        expiry.expire(at(20 + IDLE + 1), u32::MAX).removed,
+        1,
+        "the one silent for longer"
+    );
+    assert_eq!(expiry.expire(at(30 + IDLE + 1), u32::MAX).removed, 1);
+    assert_eq!(taken(&table), 0);
 }

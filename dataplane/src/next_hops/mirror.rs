@@ -1,28 +1,28 @@
 //! What is in the maps, what should be, and the fewest writes from one to the other.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 
-use ipnet::Ipv4Net;
+use ipnet::IpNet;
 use onearm_dataplane_common::maps::{
-    self, LastHop, Leg, LegKey, MAX_NEXT_HOPS, MAX_ROUTES, NeighbourKey, NextHop, Route,
+    self, Addr, LastHop, Leg, LegKey, MAX_NEXT_HOPS, MAX_ROUTES, NeighbourKey, NextHop, Route,
 };
 
 use super::{LegSpec, Mac, NextHops, NextHopsReport, RouteSpec, Via};
 use crate::error::Result;
 use crate::identity::Identities;
-use crate::tables::addr4;
+use crate::tables::wide;
 
 /// MACs of neighbours by leg and address.
-type Neighbours = BTreeMap<(u8, Ipv4Addr), Option<Mac>>;
+type Neighbours = BTreeMap<(u8, IpAddr), Option<Mac>>;
 
 /// What an entry of `NEXT_HOPS` leads to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum HopKey {
     /// A server, by whatever way the routes say.
-    Server(Ipv4Addr),
+    Server(IpAddr),
     /// A neighbour on a leg.
-    Neighbour(u8, Ipv4Addr),
+    Neighbour(u8, IpAddr),
 }
 
 /// The maps, as far as next hops need them.
@@ -31,8 +31,8 @@ pub(crate) trait Sink {
     fn next_hop_word(&mut self, index: u32, word: usize, value: u64);
     fn set_neighbour(&mut self, key: NeighbourKey, index: u32) -> Result<()>;
     fn remove_neighbour(&mut self, key: NeighbourKey) -> Result<()>;
-    fn set_route(&mut self, prefix: Ipv4Net, route: Route) -> Result<()>;
-    fn remove_route(&mut self, prefix: Ipv4Net) -> Result<()>;
+    fn set_route(&mut self, prefix: IpNet, route: Route) -> Result<()>;
+    fn remove_route(&mut self, prefix: IpNet) -> Result<()>;
     fn set_leg(&mut self, key: LegKey, leg: Leg) -> Result<()>;
     fn remove_leg(&mut self, key: LegKey) -> Result<()>;
     fn set_port(&mut self, leg: u8, ifindex: u32) -> Result<()>;
@@ -51,13 +51,13 @@ pub(crate) struct Mirror {
     legs_known: BTreeMap<u8, (u32, u16)>,
     neighbours: Neighbours,
     /// MAC each address had last, also while it is not resolved.
-    macs_known: BTreeMap<(u8, Ipv4Addr), Mac>,
-    routes: BTreeMap<Ipv4Net, Via>,
+    macs_known: BTreeMap<(u8, IpAddr), Mac>,
+    routes: BTreeMap<IpNet, Via>,
     /// Prefix lengths that occur in `routes`.
     lengths: BTreeSet<u8>,
     in_hops: BTreeMap<u32, NextHop>,
-    in_neighbours: BTreeMap<(u8, Ipv4Addr), u32>,
-    in_routes: BTreeMap<Ipv4Net, Route>,
+    in_neighbours: BTreeMap<(u8, IpAddr), u32>,
+    in_routes: BTreeMap<IpNet, Route>,
     in_legs: BTreeMap<(u32, u16), Leg>,
     in_ports: BTreeMap<u8, u32>,
     /// What is still to be done to the last hops of clients, in order.
@@ -123,7 +123,7 @@ impl Mirror {
             .iter()
             .map(|r: &RouteSpec| (r.prefix.trunc(), r.via))
             .collect();
-        self.lengths = self.routes.keys().map(Ipv4Net::prefix_len).collect();
+        self.lengths = self.routes.keys().map(IpNet::prefix_len).collect();
         self.ids.retain(|key| match key {
             HopKey::Server(_) => true,
             HopKey::Neighbour(leg, addr) => self.neighbours.contains_key(&(*leg, *addr)),
@@ -214,7 +214,7 @@ impl Mirror {
     /// Writes what differs: next hops first, then what leads to them; what no longer should goes in the reverse order.
     pub(crate) fn write(&mut self, sink: &mut impl Sink) -> Result<NextHopsReport> {
         let mut report = NextHopsReport::default();
-        let mut leading: BTreeMap<(u8, Ipv4Addr), u32> = BTreeMap::new();
+        let mut leading: BTreeMap<(u8, IpAddr), u32> = BTreeMap::new();
         for key in self.neighbours.keys() {
             match self.ids.take(&HopKey::Neighbour(key.0, key.1)) {
                 Some(index) => drop(leading.insert(*key, index)),
@@ -237,7 +237,7 @@ impl Mirror {
                 report.writes += 1;
             }
         }
-        let routes: BTreeMap<Ipv4Net, Route> = self
+        let routes: BTreeMap<IpNet, Route> = self
             .routes
             .iter()
             .take(ROUTES)
@@ -330,9 +330,9 @@ impl Mirror {
     }
 
     /// The longest prefix an address is in.
-    fn via(&self, addr: Ipv4Addr) -> Option<Via> {
+    fn via(&self, addr: IpAddr) -> Option<Via> {
         self.lengths.iter().rev().find_map(|len| {
-            let prefix = Ipv4Net::new(addr, *len).ok()?.trunc();
+            let prefix = IpNet::new(addr, *len).ok()?.trunc();
             self.routes.get(&prefix).copied()
         })
     }
@@ -353,23 +353,23 @@ fn words(hop: &NextHop) -> [u64; 2] {
 fn route(via: Via) -> Route {
     match via {
         Via::OnLink { leg } => Route {
-            gateway: 0,
+            gateway: Addr::NONE,
             leg: u32::from(leg),
         },
         Via::Gateway { leg, addr } => Route {
-            gateway: addr4(addr),
+            gateway: wide(addr),
             leg: u32::from(leg),
         },
         Via::Local => Route {
-            gateway: 0,
+            gateway: Addr::NONE,
             leg: maps::LOCAL_LEG,
         },
     }
 }
 
-fn neighbour_key((leg, addr): (u8, Ipv4Addr)) -> NeighbourKey {
+fn neighbour_key((leg, addr): (u8, IpAddr)) -> NeighbourKey {
     NeighbourKey {
-        addr: addr4(addr),
+        addr: wide(addr),
         leg: u32::from(leg),
     }
 }
@@ -387,7 +387,9 @@ fn leg_entry(leg: &LegSpec) -> ((u32, u16), Leg) {
         mac: leg.mac,
         id: leg.id,
         group: u8::try_from(leg.group.index()).unwrap_or_default(),
-        addr: leg.addr.map_or(0, addr4),
+        addr: leg.addr.map_or(Addr::NONE, |addr| wide(addr.into())),
+        addr6: leg.addr6.map_or(Addr::NONE, |addr| wide(addr.into())),
+        link_local: leg.link_local.map_or(Addr::NONE, |addr| wide(addr.into())),
         peer_mac: leg.peer_mac.unwrap_or_default(),
         _pad: 0,
     };

@@ -1,23 +1,24 @@
-use std::collections::BTreeMap;
-use std::net::Ipv4Addr;
+use std::collections::{BTreeMap, HashMap};
+use std::net::{IpAddr, Ipv4Addr};
 
-use ipnet::Ipv4Net;
-use onearm_dataplane_common::maps::{LOCAL_LEG, LastHop, Leg, LegKey, NeighbourKey, Route};
+use ipnet::IpNet;
+use onearm_dataplane_common::maps::{Addr, LOCAL_LEG, LastHop, Leg, LegKey, NeighbourKey, Route};
 use onearm_types::GroupId;
 use proptest::prelude::*;
 
 use super::{HopKey, LegSpec, Mac, Mirror, Neighbour, NextHops, RouteSpec, Sink, Via};
 use crate::error::{Error, Result};
+use crate::tables::wide;
 
-fn host(n: u8) -> Ipv4Addr {
-    Ipv4Addr::new(10, 0, 0, n)
+fn host(n: u8) -> IpAddr {
+    IpAddr::V4(Ipv4Addr::new(10, 0, 0, n))
 }
 
 fn mac(n: u8) -> Mac {
     [2, 0, 0, 0, 0, n]
 }
 
-fn net(text: &str) -> Ipv4Net {
+fn net(text: &str) -> IpNet {
     text.parse().unwrap()
 }
 
@@ -28,6 +29,8 @@ fn leg(id: u8) -> LegSpec {
         vlan: (id > 0).then_some(100),
         mac: mac(id),
         addr: None,
+        addr6: None,
+        link_local: None,
         group: GroupId::FIRST,
         peer_mac: None,
     }
@@ -44,8 +47,8 @@ struct Way {
 #[derive(Default)]
 struct Fake {
     hops: BTreeMap<u32, [u64; 2]>,
-    neighbours: BTreeMap<(u32, u32), u32>,
-    routes: BTreeMap<Ipv4Net, Route>,
+    neighbours: HashMap<(Addr, u32), u32>,
+    routes: BTreeMap<IpNet, Route>,
     legs: BTreeMap<(u32, u16), Leg>,
     ports: BTreeMap<u8, u32>,
     last_hops: Vec<LastHop>,
@@ -95,12 +98,12 @@ impl Sink for Fake {
         self.neighbours.remove(&(key.addr, key.leg));
         Ok(())
     }
-    fn set_route(&mut self, prefix: Ipv4Net, route: Route) -> Result<()> {
+    fn set_route(&mut self, prefix: IpNet, route: Route) -> Result<()> {
         self.step()?;
         self.routes.insert(prefix, route);
         Ok(())
     }
-    fn remove_route(&mut self, prefix: Ipv4Net) -> Result<()> {
+    fn remove_route(&mut self, prefix: IpNet) -> Result<()> {
         self.step()?;
         self.routes.remove(&prefix);
         Ok(())
@@ -175,16 +178,16 @@ fn what_is_set_twice_is_written_once() {
     assert_eq!(mirror.set(&wanted, &mut maps).unwrap().writes, 0);
     mirror.set_legs(&[leg(0)], &mut maps).unwrap();
     assert_eq!(maps.writes, writes);
-    let gateway = u32::from_ne_bytes(host(1).octets());
+    let gateway = wide(host(1));
     assert_eq!(maps.routes[&net("0.0.0.0/0")], Route { gateway, leg: 0 });
     assert_eq!(
         maps.routes[&net("10.0.0.9/32")],
         Route {
-            gateway: 0,
+            gateway: Addr::NONE,
             leg: LOCAL_LEG
         }
     );
-    let index = |addr| maps.neighbours[&(u32::from_ne_bytes(host(addr).octets()), 0)];
+    let index = |addr| maps.neighbours[&(wide(host(addr)), 0)];
     assert_eq!(
         maps.way(index(1)),
         Some(Way {
@@ -210,7 +213,9 @@ fn b67_a_new_mac_of_a_router_is_one_store_for_each_entry_behind_it() {
         }],
     };
     mirror.set_legs(&[leg(0)], &mut maps).unwrap();
-    mirror.ids.take(&HopKey::Server(Ipv4Addr::new(172, 16, 0, 1)));
+    mirror
+        .ids
+        .take(&HopKey::Server(IpAddr::V4(Ipv4Addr::new(172, 16, 0, 1))));
     mirror.set(&wanted(1), &mut maps).unwrap();
     assert_eq!(
         mirror.set(&wanted(7), &mut maps).unwrap().writes,
@@ -232,7 +237,7 @@ fn b130_a_leg_made_anew_moves_its_next_hops_to_the_new_index() {
             &mut maps,
         )
         .unwrap();
-    let index = maps.neighbours[&(u32::from_ne_bytes(host(1).octets()), 1)];
+    let index = maps.neighbours[&(wide(host(1)), 1)];
     mirror.set_legs(&[leg(0)], &mut maps).unwrap();
     assert_eq!(maps.way(index), None);
     assert_eq!((maps.ports.get(&1), maps.legs.len()), (None, 1));
@@ -372,8 +377,8 @@ fn snapshot() -> impl Strategy<Value = (Vec<LegSpec>, NextHops)> {
                 mac: m.map(mac),
             })
             .collect();
-        let routes: BTreeMap<Ipv4Net, Via> = (routes.into_iter())
-            .map(|((n, len), via)| (Ipv4Net::new(host(n), len).unwrap().trunc(), via))
+        let routes: BTreeMap<IpNet, Via> = (routes.into_iter())
+            .map(|((n, len), via)| (IpNet::new(host(n), len).unwrap().trunc(), via))
             .collect();
         let routes = routes
             .into_iter()
@@ -384,7 +389,7 @@ fn snapshot() -> impl Strategy<Value = (Vec<LegSpec>, NextHops)> {
 }
 
 /// Where a packet for a server goes, straight from the snapshot.
-fn naive(legs: &[LegSpec], hops: &NextHops, server: Ipv4Addr) -> Option<Way> {
+fn naive(legs: &[LegSpec], hops: &NextHops, server: IpAddr) -> Option<Way> {
     let route = hops
         .routes
         .iter()
@@ -415,7 +420,7 @@ proptest! {
         snapshots in prop::collection::vec((snapshot(), prop::option::of(1_usize..20)), 1..8)
     ) {
         let (mut mirror, mut maps) = (Mirror::new(), Fake::default());
-        let servers: Vec<Ipv4Addr> = (1..10).map(host).collect();
+        let servers: Vec<IpAddr> = (1..10).map(host).collect();
         let indexes: Vec<u32> =
             servers.iter().map(|s| mirror.ids.take(&HopKey::Server(*s)).unwrap()).collect();
         for ((legs, hops), fail) in snapshots {
@@ -443,7 +448,7 @@ proptest! {
                 prop_assert_eq!(maps.way(indexes[at]), naive(&legs, &hops, *server), "server {}", server);
             }
             for neighbour in &hops.neighbours {
-                let key = (u32::from_ne_bytes(neighbour.addr.octets()), u32::from(neighbour.leg));
+                let key = (wide(neighbour.addr), u32::from(neighbour.leg));
                 let leg = legs.iter().find(|l| l.id == neighbour.leg);
                 let want = leg.zip(neighbour.mac).map(|(l, mac)| Way { mac, ifindex: l.ifindex, leg: l.id });
                 prop_assert_eq!(maps.way(maps.neighbours[&key]), want);

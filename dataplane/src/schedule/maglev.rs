@@ -9,7 +9,10 @@
 //! stays, so adding or removing a server moves little more than its share; crossing a step moves most entries (new flows
 //! only: established ones are in the flow table).
 
-use onearm_dataplane_common::hash::sip13;
+use std::net::IpAddr;
+
+use onearm_dataplane_common::addr::Addr;
+use onearm_dataplane_common::hash::{sip13, sip13_wide};
 
 use super::{Candidate, entry};
 
@@ -106,7 +109,15 @@ struct Permutation {
 
 impl Permutation {
     fn new(key: [u64; 2], server: &Candidate, size: usize) -> Self {
-        let identity = u64::from(u32::from(server.addr)) << 16 | u64::from(server.port);
+        let identity = match server.addr {
+            IpAddr::V4(addr) => u64::from(u32::from(addr)) << 16 | u64::from(server.port),
+            IpAddr::V6(addr) => sip13_wide(
+                key,
+                Addr::from_bytes(addr.octets()),
+                Addr::NONE,
+                u64::from(server.port),
+            ),
+        };
         let size64 = size as u64;
         // Both remainders are below the size, which is a usize.
         let below = |value: u64, bound: u64| usize::try_from(value % bound).unwrap_or_default();

@@ -2,7 +2,7 @@ use super::{Candidate, maglev, wrr};
 use onearm_dataplane_common::hash::sip13;
 use proptest::prelude::*;
 use std::collections::HashSet;
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 
 const KEY: [u64; 2] = [0x0123_4567_89ab_cdef, 0xfedc_ba98_7654_3210];
 
@@ -10,7 +10,7 @@ fn servers(weights: &[u16]) -> Vec<Candidate> {
     (0_u32..)
         .zip(weights)
         .map(|(n, weight)| Candidate {
-            addr: Ipv4Addr::from(0xc0a8_640a + n),
+            addr: IpAddr::V4(Ipv4Addr::from(0xc0a8_640a + n)),
             port: 0,
             weight: *weight,
             up: true,
@@ -53,12 +53,19 @@ fn naive_maglev(key: [u64; 2], servers: &[Candidate]) -> Vec<u8> {
 
 /// Where one server alone with a hundred others down would put itself: its permutation, read off the definition.
 fn preferences(key: [u64; 2], server: &Candidate, size: usize) -> Vec<usize> {
-    let identity = u64::from(u32::from(server.addr)) << 16 | u64::from(server.port);
+    let identity = u64::from(u32::from(v4(server.addr))) << 16 | u64::from(server.port);
     let offset = sip13(key, identity, u64::MAX) % size as u64;
     let skip = sip13(key, identity, u64::MAX - 1) % (size as u64 - 1) + 1;
     (0..size as u64)
         .map(|n| usize::try_from((offset + n * skip) % size as u64).unwrap())
         .collect()
+}
+
+fn v4(addr: IpAddr) -> Ipv4Addr {
+    match addr {
+        IpAddr::V4(addr) => addr,
+        IpAddr::V6(addr) => panic!("{addr}"),
+    }
 }
 
 #[test]
@@ -168,7 +175,7 @@ fn candidates() -> impl Strategy<Value = Vec<Candidate>> {
         (Just(ids), prop::collection::vec(one.clone(), n)).prop_map(|(ids, rest)| {
             (ids.into_iter().zip(rest))
                 .map(|((addr, port), (_, _, weight, up))| Candidate {
-                    addr: addr.into(),
+                    addr: Ipv4Addr::from(addr).into(),
                     port,
                     weight,
                     up,

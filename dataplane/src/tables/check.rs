@@ -1,10 +1,10 @@
 //! What must hold of tables before anything is built from them.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 use std::time::Duration;
 
-use ipnet::Ipv4Net;
+use ipnet::IpNet;
 use onearm_dataplane_common::maps;
 
 use super::ports::blocks;
@@ -91,7 +91,7 @@ pub(super) fn tables(tables: &Tables) -> Result<()> {
         tables.server_networks.iter().map(|n| &n.network),
     )?;
 
-    let owned: BTreeSet<Ipv4Addr> = tables.owned.iter().map(|o| o.addr).collect();
+    let owned: BTreeSet<IpAddr> = tables.owned.iter().map(|o| o.addr).collect();
     let is_owned = |what, addr| {
         if owned.contains(&addr) {
             Ok(())
@@ -162,7 +162,7 @@ fn at_most(what: &'static str, count: usize, max: u32) -> Result<()> {
     }
 }
 
-fn once(what: &'static str, addresses: impl Iterator<Item = Ipv4Addr>) -> Result<()> {
+fn once(what: &'static str, addresses: impl Iterator<Item = IpAddr>) -> Result<()> {
     let mut seen = BTreeSet::new();
     for addr in addresses {
         if !seen.insert(addr) {
@@ -172,7 +172,7 @@ fn once(what: &'static str, addresses: impl Iterator<Item = Ipv4Addr>) -> Result
     Ok(())
 }
 
-fn prefixes_once<'a>(list: &'static str, prefixes: impl Iterator<Item = &'a Ipv4Net>) -> Result<()> {
+fn prefixes_once<'a>(list: &'static str, prefixes: impl Iterator<Item = &'a IpNet>) -> Result<()> {
     let mut seen = BTreeSet::new();
     for prefix in prefixes {
         if !seen.insert(prefix.trunc()) {
@@ -185,7 +185,7 @@ fn prefixes_once<'a>(list: &'static str, prefixes: impl Iterator<Item = &'a Ipv4
     Ok(())
 }
 
-fn source_ports(addr: Ipv4Addr, first: u16, last: u16) -> Result<()> {
+fn source_ports(addr: IpAddr, first: u16, last: u16) -> Result<()> {
     if first == 0 || first > last {
         return Err(TablesError::BadSourcePorts { addr, first, last });
     }

@@ -1,11 +1,11 @@
 //! From plain tables to map entries: pure, with a registry of what must stay stable over generations.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv6Addr};
 
-use ipnet::Ipv4Net;
+use ipnet::IpNet;
 use onearm_dataplane_common::maps::{
-    self, Addr4, EndpointKey, Owned, OwnedKey, ScopedPrefix, Server, Service, ServiceKey, SnatPool, SnatRange,
+    self, Addr, EndpointKey, Owned, OwnedKey, ScopedPrefix, Server, Service, ServiceKey, SnatPool, SnatRange,
 };
 
 use super::check::{self, Result};
@@ -22,9 +22,29 @@ use crate::schedule::{Candidate, maglev, wrr};
 /// Index of the next hop that never resolves: a server there has no index of its own.
 const FIRST_SERVER: u32 = 1;
 
-/// An address as it stands in the packet.
-pub(crate) fn addr4(addr: Ipv4Addr) -> Addr4 {
-    u32::from_ne_bytes(addr.octets())
+/// An address as the maps have it.
+pub(crate) fn wide(addr: IpAddr) -> Addr {
+    match addr {
+        IpAddr::V4(addr) => Addr::from_bytes(addr.to_ipv6_mapped().octets()),
+        IpAddr::V6(addr) => Addr::from_bytes(addr.octets()),
+    }
+}
+
+/// An address from its form in the maps.
+pub(crate) fn narrow(addr: Addr) -> IpAddr {
+    Ipv6Addr::from(addr.bytes()).to_canonical()
+}
+
+/// A prefix as the tries have it: bits of the address, and its bytes.
+pub(crate) fn bits(prefix: IpNet) -> (u32, Addr) {
+    let of_family = match prefix {
+        IpNet::V4(_) => 96,
+        IpNet::V6(_) => 0,
+    };
+    (
+        of_family + u32::from(prefix.prefix_len()),
+        wide(prefix.trunc().addr()),
+    )
 }
 
 /// What stays the same from one generation to the next. Cloned for a compilation and replaced when that is in force.
@@ -36,9 +56,9 @@ pub(crate) struct Registry {
     service_ids: Identities<String>,
     server_ids: Identities<(u32, ServerId)>,
     /// Ids of connected prefixes, from 1; kept for ever.
-    nets: BTreeMap<Ipv4Net, u16>,
+    nets: BTreeMap<IpNet, u16>,
     /// Connected prefixes of the generation in force.
-    connected: BTreeMap<Ipv4Net, u16>,
+    connected: BTreeMap<IpNet, u16>,
     space: SchedSpace,
     /// Regions replaced by a change of health or weight, free after the next grace period.
     limbo: Vec<Region>,
@@ -82,7 +102,7 @@ pub(crate) enum Entry {
     /// Prefix length, key, id of the prefix.
     Connected(u32, ScopedPrefix, u32),
     /// Prefix length, key, gateway address.
-    ServerNetwork(u32, ScopedPrefix, Addr4),
+    ServerNetwork(u32, ScopedPrefix, Addr),
     /// Prefix length, key.
     Direct(u32, ScopedPrefix),
     /// Prefix length, key.
@@ -163,7 +183,7 @@ pub(crate) fn compile(
         states.insert(spec.name.clone(), (index, spec));
     }
     let gone = new.server_ids.retain(|id| wanted.contains(id));
-    let addresses: BTreeSet<Ipv4Addr> = wanted.iter().map(|(_, id)| id.addr).collect();
+    let addresses: BTreeSet<IpAddr> = wanted.iter().map(|(_, id)| id.addr).collect();
     hops.retain(|key| !matches!(key, HopKey::Server(addr) if !addresses.contains(addr)));
 
     let mut servers = Vec::new();
@@ -227,7 +247,7 @@ impl Registry {
     }
 
     /// Takes over ids for connected prefixes.
-    fn connect(&mut self, prefixes: &[Ipv4Net]) -> Result<()> {
+    fn connect(&mut self, prefixes: &[IpNet]) -> Result<()> {
         self.connected.clear();
         for prefix in prefixes {
             let prefix = prefix.trunc();
@@ -250,7 +270,7 @@ impl Registry {
     }
 
     /// Id of the longest connected prefix an address is in; 0 = none.
-    fn net(&self, addr: Ipv4Addr) -> u16 {
+    fn net(&self, addr: IpAddr) -> u16 {
         let of = self.connected.iter().filter(|(prefix, _)| prefix.contains(&addr));
         of.max_by_key(|(prefix, _)| prefix.prefix_len())
             .map_or(0, |(_, id)| *id)
@@ -258,11 +278,12 @@ impl Registry {
 
     fn server(&self, spec: &ServerSpec, next_hop: u32, flags: u32) -> Server {
         Server {
-            addr: addr4(spec.id.addr),
+            addr: wide(spec.id.addr),
             port: spec.id.port.to_be(),
             net: self.net(spec.id.addr),
             next_hop,
             flags,
+            _pad: 0,
         }
     }
 
@@ -440,19 +461,19 @@ fn group(group: onearm_types::GroupId) -> u8 {
     u8::try_from(group.index()).unwrap_or_default()
 }
 
-fn scoped(scope: u32, prefix: Ipv4Net) -> (u32, ScopedPrefix) {
-    let prefix = prefix.trunc();
+fn scoped(scope: u32, prefix: IpNet) -> (u32, ScopedPrefix) {
+    let (bits, addr) = bits(prefix);
     let key = ScopedPrefix {
         scope: scope.to_be_bytes(),
-        addr: prefix.addr().octets(),
+        addr: addr.bytes(),
     };
-    (32 + u32::from(prefix.prefix_len()), key)
+    (32 + bits, key)
 }
 
 fn prefixes(registry: &Registry, tables: &Tables, slot: u8, image: &mut Image) {
     let scope = u32::from(slot);
     let owned_key = |addr| OwnedKey {
-        addr: addr4(addr),
+        addr: wide(addr),
         slot: scope,
     };
     for owned in &tables.owned {
@@ -479,7 +500,7 @@ fn prefixes(registry: &Registry, tables: &Tables, slot: u8, image: &mut Image) {
         let (bits, key) = scoped(scope, network.network);
         image
             .entries
-            .push(Entry::ServerNetwork(bits, key, addr4(network.gateway)));
+            .push(Entry::ServerNetwork(bits, key, wide(network.gateway)));
     }
     for prefix in &tables.direct {
         let (bits, key) = scoped(scope, *prefix);
@@ -494,10 +515,12 @@ fn entries_of(state: &ServiceState, slot: u8, image: &mut Image) {
             let key = ServiceKey {
                 slot,
                 proto: spec.protocol.number(),
-                addr: spec.vip.octets(),
+                addr: wide(spec.vip).bytes(),
                 port: block.first.to_be_bytes(),
             };
-            image.entries.push(Entry::Port(48 + block.bits, key, state.index));
+            image
+                .entries
+                .push(Entry::Port(144 + block.bits, key, state.index));
         }
     }
     if let Hairpin::Listed(listed) = &spec.hairpin {
@@ -510,7 +533,7 @@ fn entries_of(state: &ServiceState, slot: u8, image: &mut Image) {
     let narrow = |n: usize| u16::try_from(n).unwrap_or(u16::MAX);
     let snat_base = narrow(image.pools.len());
     image.pools.extend(spec.snat.iter().map(|p| SnatPool {
-        addr: addr4(p.addr),
+        addr: wide(p.addr),
         first: p.first,
         last: p.last,
     }));
@@ -565,7 +588,7 @@ fn options(limits: &LimitsSpec) -> u32 {
 /// Where the servers of `dnat` services answer from.
 fn endpoints(tables: &Tables, slot: u8, most: u32, image: &mut Image) -> Result<()> {
     let max = (most / maps::SLOTS) as usize;
-    let mut found: BTreeSet<(Ipv4Addr, u16, Protocol)> = BTreeSet::new();
+    let mut found: BTreeSet<(IpAddr, u16, Protocol)> = BTreeSet::new();
     for service in tables.services.iter().filter(|s| s.mode == Mode::Dnat) {
         for server in &service.servers {
             if server.id.port == 0 {
@@ -587,7 +610,7 @@ fn endpoints(tables: &Tables, slot: u8, most: u32, image: &mut Image) -> Result<
         .entries
         .extend(found.into_iter().map(|(addr, port, protocol)| {
             Entry::Endpoint(EndpointKey {
-                addr: addr4(addr),
+                addr: wide(addr),
                 port: port.to_be(),
                 proto: protocol.number(),
                 slot,

@@ -1,6 +1,6 @@
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 
-use ipnet::Ipv4Net;
+use ipnet::IpNet;
 
 use super::{Protocol, ServerId};
 
@@ -38,7 +38,7 @@ pub enum TablesError {
         /// Owned address or SNAT range.
         what: &'static str,
         /// The address.
-        addr: Ipv4Addr,
+        addr: IpAddr,
     },
     /// A prefix appears twice in one list.
     #[error("{list} {prefix} appears twice")]
@@ -46,7 +46,7 @@ pub enum TablesError {
         /// Which list.
         list: &'static str,
         /// The prefix.
-        prefix: Ipv4Net,
+        prefix: IpNet,
     },
     /// No port, port 0, or a range that ends before it starts.
     #[error("service {service}: {first}-{last} is no range of ports")]
@@ -66,7 +66,7 @@ pub enum TablesError {
         /// The other; may be the same.
         other: String,
         /// Their VIP.
-        vip: Ipv4Addr,
+        vip: IpAddr,
         /// Their protocol.
         protocol: Protocol,
         /// First common port.
@@ -78,13 +78,13 @@ pub enum TablesError {
         /// What it is used for.
         what: &'static str,
         /// The address.
-        addr: Ipv4Addr,
+        addr: IpAddr,
     },
     /// A source port range is empty or starts at 0.
     #[error("{addr}: {first}-{last} is no range of source ports")]
     BadSourcePorts {
         /// Source address.
-        addr: Ipv4Addr,
+        addr: IpAddr,
         /// First port.
         first: u16,
         /// Last port.
@@ -96,7 +96,7 @@ pub enum TablesError {
         /// Service.
         service: String,
         /// Its VIP.
-        addr: Ipv4Addr,
+        addr: IpAddr,
         /// First such port.
         port: u16,
     },

@@ -1,7 +1,7 @@
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
-use ipnet::Ipv4Net;
+use ipnet::IpNet;
 use onearm_dataplane_common::maps::{self, ScopedPrefix, ServiceKey};
 use onearm_types::GroupId;
 
@@ -11,15 +11,16 @@ use super::{
     TablesError, compile,
 };
 use crate::identity::Identities;
+use crate::tables::wide;
 
-const VIP: Ipv4Addr = Ipv4Addr::new(192, 168, 100, 100);
-const OTHER: Ipv4Addr = Ipv4Addr::new(192, 168, 100, 101);
+const VIP: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 168, 100, 100));
+const OTHER: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 168, 100, 101));
 
-fn net(text: &str) -> Ipv4Net {
+fn net(text: &str) -> IpNet {
     text.parse().unwrap()
 }
 
-fn owned(addr: Ipv4Addr) -> OwnedAddress {
+fn owned(addr: IpAddr) -> OwnedAddress {
     OwnedAddress {
         addr,
         kinds: OwnedKinds {
@@ -34,7 +35,7 @@ fn owned(addr: Ipv4Addr) -> OwnedAddress {
 fn server(n: u8) -> ServerSpec {
     ServerSpec {
         id: ServerId {
-            addr: Ipv4Addr::new(192, 168, 100, n),
+            addr: IpAddr::V4(Ipv4Addr::new(192, 168, 100, n)),
             port: 0,
         },
         weight: 1,
@@ -184,7 +185,7 @@ fn tables_that_contradict_themselves_are_refused() {
         })),
         TablesError::BadSourcePorts { .. }
     ));
-    let gateway = Ipv4Addr::new(1, 1, 1, 1);
+    let gateway = IpAddr::V4(Ipv4Addr::new(1, 1, 1, 1));
     assert!(matches!(
         refused(|t| t.server_networks.push(ServerNetwork {
             network: net("10.0.0.0/8"),
@@ -289,7 +290,7 @@ fn ports_that_take_more_prefixes_than_the_trie_has_are_refused() {
 fn many_server(n: u32) -> ServerSpec {
     ServerSpec {
         id: ServerId {
-            addr: Ipv4Addr::from(0x0a00_0000 + n),
+            addr: IpAddr::V4(Ipv4Addr::from(0x0a00_0000 + n)),
             port: 0,
         },
         weight: 1,
@@ -307,7 +308,7 @@ fn a_port_range_becomes_prefixes_of_the_key() {
         _ => None,
     };
     let ports: Vec<_> = compiled.image.entries.iter().filter_map(port).collect();
-    assert_eq!(ports, [(62, 8_000, 0), (64, 8_010, 0)]);
+    assert_eq!(ports, [(158, 8_000, 0), (160, 8_010, 0)]);
     let key = compiled.image.entries.iter().find_map(|e| match e {
         Entry::Port(_, key, _) => Some(*key),
         _ => None,
@@ -317,7 +318,7 @@ fn a_port_range_becomes_prefixes_of_the_key() {
         Some(ServiceKey {
             slot: 1,
             proto: 6,
-            addr: VIP.octets(),
+            addr: wide(VIP).bytes(),
             port: [0x1f, 0x40]
         })
     );
@@ -330,9 +331,9 @@ fn listed_hairpin_prefixes_are_scoped_by_slot_and_service() {
     let compiled = build(&tables).unwrap();
     let key = ScopedPrefix {
         scope: [1, 0, 0, 0],
-        addr: [10, 9, 0, 0],
+        addr: wide(IpAddr::from([10, 9, 0, 0])).bytes(),
     };
-    assert!(compiled.image.entries.contains(&Entry::Hairpin(48, key)));
+    assert!(compiled.image.entries.contains(&Entry::Hairpin(144, key)));
     assert_eq!(compiled.image.services[0].1.hairpin, maps::hairpin::LISTED);
 }
 
@@ -343,7 +344,7 @@ fn a_server_is_in_the_longest_connected_prefix() {
     tables.services[0].servers.push(many_server(1));
     tables.services[0].servers.push(ServerSpec {
         id: ServerId {
-            addr: Ipv4Addr::new(9, 9, 9, 9),
+            addr: IpAddr::V4(Ipv4Addr::new(9, 9, 9, 9)),
             port: 0,
         },
         ..server(1)

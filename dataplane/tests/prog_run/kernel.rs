@@ -1,6 +1,6 @@
 //! The object of this build, loaded.
 
-use crate::support::{Engine, Setup, Verdict, setup::IFINDEX};
+use crate::support::{Engine, Setup, Verdict, frames::v6, setup::IFINDEX};
 use aya::{
     Ebpf, EbpfLoader, Pod,
     maps::{
@@ -13,7 +13,7 @@ use aya::{
 };
 use onearm_dataplane_common::{
     counter::{COUNTERS, Counter},
-    flow::{Bucket4, FlowEntry4},
+    flow::{Bucket4, Bucket6, FlowEntry},
     maps::{LastHop, Limits, MAX_SERVICES, SOURCES_ROW, Stats},
     phase::{EGRESS, MAIN, PHASES},
     refusal::{METERS, Meter},
@@ -38,6 +38,7 @@ impl Kernel {
         );
         let mut ebpf = EbpfLoader::new()
             .map_max_entries("FLOWS4", 1024)
+            .map_max_entries("FLOWS6", 1024)
             .load(OBJECT)
             .expect("maps (needs root)");
         for (_, program) in ebpf.programs_mut() {
@@ -50,12 +51,12 @@ impl Kernel {
         gate.load().expect("the verifier accepts the egress gate");
         let mut phases =
             ProgramArray::try_from(ebpf.take_map("PHASES").expect("PHASES")).expect("program array");
-        for (phase, name) in PHASES {
+        for (index, name) in PHASES {
             let fd = <&mut Xdp>::try_from(ebpf.program_mut(name).expect(name))
                 .expect("xdp")
                 .fd()
                 .expect("loaded");
-            phases.set(phase as u32, fd, 0).expect("tail call");
+            phases.set(index, fd, 0).expect("tail call");
         }
         let mut ports = DevMap::try_from(ebpf.map_mut("TX_PORTS").expect("TX_PORTS")).expect("devmap");
         ports.set(2, IFINDEX, None, 0).expect("loopback");
@@ -162,7 +163,12 @@ fn test_run(main: &Xdp, frame: &[u8]) -> (Verdict, Vec<u8>) {
 impl Engine for Kernel {
     fn load(&mut self, setup: &Setup) {
         let zeros = |n: u32| (0..n).map(|i| (i, 0u64));
-        self.fill_array("FLOWS4", (0..setup.buckets).map(|b| (b, Bucket4::default())));
+        // The cases of one family never touch the other's table.
+        if v6() {
+            self.fill_array("FLOWS6", (0..setup.buckets).map(|b| (b, Bucket6::default())));
+        } else {
+            self.fill_array("FLOWS4", (0..setup.buckets).map(|b| (b, Bucket4::default())));
+        }
         self.buckets = setup.buckets;
         self.change(setup);
         self.fill_array("WRR", zeros(8));
@@ -246,11 +252,14 @@ impl Engine for Kernel {
         map.get(&counter.index(), 0).expect("in range").iter().sum()
     }
 
-    fn entries(&self) -> Vec<FlowEntry4> {
-        let map: Array<&MapData, Bucket4> = self.array("FLOWS4");
-        let buckets = (0..self.buckets).map(|b| map.get(&b, 0).expect("in range"));
-        buckets
-            .flat_map(|b| b.entries)
+    fn entries(&self) -> Vec<FlowEntry> {
+        let four: Array<&MapData, Bucket4> = self.array("FLOWS4");
+        let six: Array<&MapData, Bucket6> = self.array("FLOWS6");
+        let entries4 = (0..self.buckets).flat_map(|b| four.get(&b, 0).expect("in range").entries);
+        let entries6 = (0..self.buckets).flat_map(|b| six.get(&b, 0).expect("in range").entries);
+        entries4
+            .map(|e| e.wide())
+            .chain(entries6)
             .filter(|e| e.incarnation != 0)
             .collect()
     }

@@ -1,5 +1,5 @@
 use std::fmt::Write as _;
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 
 use clap::Args;
 
@@ -14,13 +14,13 @@ pub(super) struct FlowArgs {
     daemon: Daemon,
     /// Only flows of this client
     #[arg(long, value_name = "ADDRESS")]
-    client: Option<Ipv4Addr>,
+    client: Option<IpAddr>,
     /// Only flows to this VIP
     #[arg(long, value_name = "ADDRESS")]
-    vip: Option<Ipv4Addr>,
+    vip: Option<IpAddr>,
     /// Only flows to this server
     #[arg(long, value_name = "ADDRESS")]
-    server: Option<Ipv4Addr>,
+    server: Option<IpAddr>,
     /// Most flows to list
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_FLOWS)))]
     limit: u32,

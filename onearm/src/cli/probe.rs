@@ -1,4 +1,4 @@
-use std::net::SocketAddrV4;
+use std::net::SocketAddr;
 
 use clap::Args;
 
@@ -13,7 +13,7 @@ pub(super) struct ProbeArgs {
     daemon: Daemon,
     /// VIP and port, for example 192.168.100.100:80
     #[arg(value_name = "VIP:PORT")]
-    target: SocketAddrV4,
+    target: SocketAddr,
     /// How long to wait, in milliseconds
     #[arg(long, value_name = "MS", default_value_t = 2_000, value_parser = clap::value_parser!(u32).range(1..=30_000))]
     timeout: u32,

@@ -1,5 +1,5 @@
 use std::collections::BTreeMap;
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{IpAddr, SocketAddr};
 
 use clap::CommandFactory as _;
 use onearm_types::NodeId;
@@ -26,7 +26,7 @@ fn status_of_an_active() -> Status {
             epoch: 12,
         },
         peer: PeerStatus {
-            address: Some(Ipv4Addr::new(192, 168, 100, 3)),
+            address: Some(IpAddr::from([192, 168, 100, 3])),
             last_seen_ms: Some(41),
             state: Some(NodeState::Standby),
             priority: Some(100),
@@ -42,7 +42,7 @@ fn status_of_an_active() -> Status {
             mode: "generic".into(),
             reason: "generic: the driver has no native XDP; about twice the cost per packet".into(),
             mac: Some("02:00:00:00:00:02".into()),
-            address: Some(Ipv4Addr::new(192, 168, 100, 2)),
+            address: Some(IpAddr::from([192, 168, 100, 2])),
             carrier: true,
         }],
         config: ConfigStatus {
@@ -80,7 +80,7 @@ fn status_of_an_active() -> Status {
 fn servers() -> Vec<ServiceStatus> {
     let server = |name: &str, health, effective_weight, last_check| ServerStatus {
         name: name.into(),
-        address: Ipv4Addr::new(192, 168, 100, 210),
+        address: IpAddr::from([192, 168, 100, 210]),
         port: Some(8080),
         weight: 3,
         effective_weight,
@@ -103,7 +103,7 @@ fn servers() -> Vec<ServiceStatus> {
     vec![
         ServiceStatus {
             name: "web".into(),
-            vip: Ipv4Addr::new(192, 168, 100, 100),
+            vip: IpAddr::from([192, 168, 100, 100]),
             protocol: "tcp".into(),
             ports: vec!["80".into(), "8000-8100".into()],
             mode: "dnat".into(),
@@ -124,7 +124,7 @@ fn servers() -> Vec<ServiceStatus> {
         },
         ServiceStatus {
             name: "dead".into(),
-            vip: Ipv4Addr::new(192, 168, 100, 101),
+            vip: IpAddr::from([192, 168, 100, 101]),
             protocol: "udp".into(),
             ports: vec!["53".into()],
             mode: "both-nat".into(),
@@ -260,7 +260,7 @@ fn services_fit_80_columns_and_a_service_without_server_stands_out() {
 
 #[test]
 fn flows_show_both_sides_of_the_translation() {
-    let at = |last, port| SocketAddrV4::new(Ipv4Addr::new(192, 168, 100, last), port);
+    let at = |last, port| SocketAddr::new(IpAddr::from([192, 168, 100, last]), port);
     let flow = FlowEntry {
         protocol: "tcp".into(),
         client: at(250, 65_535),

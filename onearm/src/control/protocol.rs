@@ -1,4 +1,4 @@
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{IpAddr, SocketAddr};
 
 use serde::{Deserialize, Serialize};
 
@@ -70,13 +70,13 @@ pub enum Outcome {
 pub struct FlowQuery {
     /// Client address.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub client: Option<Ipv4Addr>,
+    pub client: Option<IpAddr>,
     /// VIP.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub vip: Option<Ipv4Addr>,
+    pub vip: Option<IpAddr>,
     /// Server address.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub server: Option<Ipv4Addr>,
+    pub server: Option<IpAddr>,
     /// Most flows in the answer; 1 to [`MAX_FLOWS`].
     pub limit: u32,
 }
@@ -84,9 +84,9 @@ pub struct FlowQuery {
 impl FlowQuery {
     /// Whether a flow is one of those asked for.
     pub fn matches(&self, flow: &FlowEntry) -> bool {
-        self.client.is_none_or(|a| a == *flow.client.ip())
-            && self.vip.is_none_or(|a| a == *flow.vip.ip())
-            && self.server.is_none_or(|a| a == *flow.server.ip())
+        self.client.is_none_or(|a| a == flow.client.ip())
+            && self.vip.is_none_or(|a| a == flow.vip.ip())
+            && self.server.is_none_or(|a| a == flow.server.ip())
     }
 }
 
@@ -105,13 +105,13 @@ pub struct FlowEntry {
     /// `tcp`, `udp` or `icmp`.
     pub protocol: String,
     /// Who called.
-    pub client: SocketAddrV4,
+    pub client: SocketAddr,
     /// What was called.
-    pub vip: SocketAddrV4,
+    pub vip: SocketAddr,
     /// Who answers.
-    pub server: SocketAddrV4,
+    pub server: SocketAddr,
     /// Source the server sees; `None` = the client's own.
-    pub snat: Option<SocketAddrV4>,
+    pub snat: Option<SocketAddr>,
     /// Name of the service; `None` = it is no longer configured.
     pub service: Option<String>,
     /// `half-open`, `established`, `closing`, `closed`.
@@ -127,7 +127,7 @@ pub struct FlowEntry {
 #[serde(deny_unknown_fields)]
 pub struct ProbeRequest {
     /// VIP and port.
-    pub target: SocketAddrV4,
+    pub target: SocketAddr,
     /// How long to wait, milliseconds; 1 to 30,000.
     pub timeout_ms: u32,
 }
@@ -138,9 +138,9 @@ pub struct ProbeResult {
     /// Name of the node that was the client.
     pub client_node: String,
     /// Its address in the connection, when there was one.
-    pub client: Option<SocketAddrV4>,
+    pub client: Option<SocketAddr>,
     /// VIP and port.
-    pub target: SocketAddrV4,
+    pub target: SocketAddr,
     /// The connection was made.
     pub connected: bool,
     /// How long that or the failure took, microseconds.

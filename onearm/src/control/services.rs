@@ -1,4 +1,4 @@
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
 
@@ -10,7 +10,7 @@ pub struct ServiceStatus {
     /// `service.name`.
     pub name: String,
     /// `service.vip`.
-    pub vip: Ipv4Addr,
+    pub vip: IpAddr,
     /// `tcp` or `udp`.
     pub protocol: String,
     /// Ports and ranges as in the file: `80`, `8000-8100`.
@@ -35,7 +35,7 @@ pub struct ServerStatus {
     /// `server.name`.
     pub name: String,
     /// `server.address`.
-    pub address: Ipv4Addr,
+    pub address: IpAddr,
     /// `server.port`; `None` = the port the client called.
     pub port: Option<u16>,
     /// Configured weight, 0–255. Health never changes it.

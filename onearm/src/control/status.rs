@@ -1,5 +1,5 @@
 use std::collections::BTreeMap;
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
 
@@ -91,7 +91,7 @@ pub struct LeaseStatus {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PeerStatus {
     /// `peer.address` of `node.toml`.
-    pub address: Option<Ipv4Addr>,
+    pub address: Option<IpAddr>,
     /// Age of its last advert in milliseconds; `None` = never heard since start.
     pub last_seen_ms: Option<u64>,
     /// The state its adverts imply.
@@ -124,7 +124,7 @@ pub struct LegStatus {
     /// MAC, `aa:bb:cc:dd:ee:ff`; `None` = the interface is missing.
     pub mac: Option<String>,
     /// The node's own first address on it.
-    pub address: Option<Ipv4Addr>,
+    pub address: Option<IpAddr>,
     /// Link present.
     pub carrier: bool,
 }

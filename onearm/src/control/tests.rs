@@ -1,6 +1,6 @@
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{IpAddr, SocketAddr};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -89,7 +89,7 @@ fn status() -> Status {
 fn service() -> ServiceStatus {
     ServiceStatus {
         name: "web".into(),
-        vip: Ipv4Addr::new(192, 168, 100, 100),
+        vip: IpAddr::from([192, 168, 100, 100]),
         protocol: "tcp".into(),
         ports: vec!["80".into()],
         mode: "dnat".into(),
@@ -99,7 +99,7 @@ fn service() -> ServiceStatus {
         refusals: Refusals::default(),
         servers: vec![ServerStatus {
             name: "s1".into(),
-            address: Ipv4Addr::new(192, 168, 100, 10),
+            address: IpAddr::from([192, 168, 100, 10]),
             port: None,
             weight: 3,
             effective_weight: 0,
@@ -116,7 +116,7 @@ fn service() -> ServiceStatus {
 }
 
 fn flow() -> FlowEntry {
-    let at = |last, port| SocketAddrV4::new(Ipv4Addr::new(192, 168, 100, last), port);
+    let at = |last, port| SocketAddr::new(IpAddr::from([192, 168, 100, last]), port);
     FlowEntry {
         protocol: "tcp".into(),
         client: at(50, 40_000),
@@ -179,10 +179,10 @@ fn every_operation_comes_back_as_it_was_answered() {
                 matched: 3
             }
         );
-        query.client = Some(Ipv4Addr::LOCALHOST);
+        query.client = Some(IpAddr::from([127, 0, 0, 1]));
         assert_eq!(client.flows(query).expect("flows").flows, vec![]);
         assert_eq!(client.events(EventQuery { since: 17 }).expect("events").last, 17);
-        let target = SocketAddrV4::new(Ipv4Addr::LOCALHOST, 80);
+        let target = SocketAddr::new(IpAddr::from([127, 0, 0, 1]), 80);
         match client.probe(ProbeRequest {
             target,
             timeout_ms: 1000,

@@ -1,7 +1,7 @@
 //! Answers of the control API, from the board, the dataplane and the health checks.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddrV4;
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use onearm_dataplane::{
@@ -191,7 +191,7 @@ fn service_status(
 ) -> ServiceStatus {
     ServiceStatus {
         name: service.name.clone(),
-        vip: service.vip,
+        vip: service.vip.into(),
         protocol: service.protocol.as_str().to_owned(),
         ports: service.ports.iter().map(ToString::to_string).collect(),
         mode: service.mode.as_str().to_owned(),
@@ -220,7 +220,7 @@ fn server_status(
     let in_rotation = view.as_ref().is_none_or(|v| v.in_rotation);
     ServerStatus {
         name: server.name.clone(),
-        address: server.address,
+        address: server.address.into(),
         port: server.port,
         weight: server.weight,
         effective_weight: effective_weight(server.weight, in_rotation),
@@ -248,7 +248,7 @@ fn flow_entry(flow: &FlowInfo, services: &[ServiceConfig]) -> FlowEntry {
         None => "icmp",
     };
     let called = |s: &&ServiceConfig| {
-        s.vip == *flow.vip.ip()
+        flow.vip.ip() == s.vip
             && s.protocol.as_str() == protocol
             && s.ports
                 .iter()
@@ -259,7 +259,7 @@ fn flow_entry(flow: &FlowInfo, services: &[ServiceConfig]) -> FlowEntry {
         client: flow.client,
         vip: flow.vip,
         server: flow.server,
-        snat: Some(flow.source).filter(|s: &SocketAddrV4| *s != flow.client),
+        snat: Some(flow.source).filter(|s: &SocketAddr| *s != flow.client),
         service: services.iter().find(called).map(|s| s.name.clone()),
         state: match flow.state {
             onearm_dataplane::FlowState::HalfOpen => "half-open",

@@ -55,7 +55,7 @@ impl Board {
             reason: "starting".to_owned(),
             epoch: 0,
             peer: PeerStatus {
-                address: Some(peer),
+                address: Some(peer.into()),
                 ..PeerStatus::default()
             },
             peer_heard_ns: None,

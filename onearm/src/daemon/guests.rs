@@ -2,7 +2,7 @@
 //! peer. The kernel is asked to keep them resolved for a while. Pure.
 
 use std::collections::BTreeMap;
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -14,11 +14,11 @@ const STAY: Duration = Duration::from_mins(5);
 
 /// The guests, by leg and address, with the time they were last needed.
 #[derive(Debug, Default)]
-pub(crate) struct Guests(BTreeMap<(u8, Ipv4Addr), Instant>);
+pub(crate) struct Guests(BTreeMap<(u8, IpAddr), Instant>);
 
 impl Guests {
     /// A packet needed the MAC of a host. True if it is a new guest.
-    pub(crate) fn needed(&mut self, now: Instant, leg: u8, addr: Ipv4Addr) -> bool {
+    pub(crate) fn needed(&mut self, now: Instant, leg: u8, addr: IpAddr) -> bool {
         if self.0.len() >= MOST && !self.0.contains_key(&(leg, addr)) {
             return false;
         }
@@ -31,7 +31,7 @@ impl Guests {
     }
 
     /// Guests of a leg.
-    pub(crate) fn of(&self, leg: u8) -> impl Iterator<Item = Ipv4Addr> {
+    pub(crate) fn of(&self, leg: u8) -> impl Iterator<Item = IpAddr> {
         self.0
             .keys()
             .filter(move |(of, _)| *of == leg)
@@ -42,11 +42,11 @@ impl Guests {
 #[cfg(test)]
 mod tests {
     use super::{Guests, MOST, STAY};
-    use std::net::Ipv4Addr;
+    use std::net::{IpAddr, Ipv4Addr};
     use tokio::time::Instant;
 
-    fn host(n: usize) -> Ipv4Addr {
-        Ipv4Addr::from(0x0a00_0000 + u32::try_from(n).unwrap())
+    fn host(n: usize) -> IpAddr {
+        Ipv4Addr::from(0x0a00_0000 + u32::try_from(n).unwrap()).into()
     }
 
     #[tokio::test]

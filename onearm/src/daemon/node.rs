@@ -173,9 +173,7 @@ impl Node {
             else {
                 continue;
             };
-            wanted
-                .neighbours
-                .extend(self.guests.of(plan::leg_id(index)).map(IpAddr::V4));
+            wanted.neighbours.extend(self.guests.of(plan::leg_id(index)));
         }
         if self
             .done

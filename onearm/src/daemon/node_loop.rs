@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::future::pending;
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
@@ -492,7 +492,7 @@ impl Running {
                     .get(leg as usize)
                     .and_then(|l| onearm_netcfg::IfName::new(&l.interface).ok());
                 if let Some(name) = name {
-                    self.node.netcfg.suspect(&name, addr.into());
+                    self.node.netcfg.suspect(&name, addr);
                 }
             }
             Seen::AddressConflict { addr, mac, .. } => {
@@ -503,7 +503,7 @@ impl Running {
                     format!("{mac} claims the owned address {addr}"),
                     "find the host with that MAC and take the address from it",
                 );
-                if let Some((ha, _)) = &self.ha {
+                if let (Some((ha, _)), IpAddr::V4(addr)) = (&self.ha, addr) {
                     ha.conflict(addr);
                 }
             }

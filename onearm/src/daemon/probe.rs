@@ -1,7 +1,6 @@
 //! A connection to a VIP, made by this node as a client on the leg.
 
 use std::io;
-use std::net::{SocketAddr, SocketAddrV4};
 use std::time::Duration;
 
 use tokio::net::TcpStream;
@@ -20,7 +19,7 @@ pub(crate) async fn probe(client_node: &str, request: ProbeRequest) -> ProbeResu
     };
     let elapsed_us = u64::try_from(started.elapsed().as_micros()).unwrap_or(u64::MAX);
     let (connected, client, detail) = match outcome {
-        Ok(local) => (true, local.and_then(v4), "connected".to_owned()),
+        Ok(local) => (true, local, "connected".to_owned()),
         Err(detail) => (false, None, detail),
     };
     ProbeResult {
@@ -30,13 +29,6 @@ pub(crate) async fn probe(client_node: &str, request: ProbeRequest) -> ProbeResu
         connected,
         elapsed_us,
         detail,
-    }
-}
-
-fn v4(address: SocketAddr) -> Option<SocketAddrV4> {
-    match address {
-        SocketAddr::V4(address) => Some(address),
-        SocketAddr::V6(_) => None,
     }
 }
 

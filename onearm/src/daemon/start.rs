@@ -142,6 +142,7 @@ async fn serve(options: &Options, loaded: Loaded) -> anyhow::Result<()> {
     let wanted = onearm_dataplane::Options {
         limits: Limits {
             max_flows: loaded.pair.limits.max_flows,
+            max_flows6: 0,
             half_open: loaded.pair.limits.half_open,
         },
         node: loaded.node.id,

@@ -3,26 +3,27 @@
 #![expect(unsafe_code, reason = "shared memory")]
 
 use crate::{
-    flow::{FlowEntry4, FlowKey4, State, flags, state},
-    maps::{Addr4, Port},
+    addr::{Addr, Address},
+    flow::{FlowEntry, FlowKey, State, flags, state},
+    maps::Port,
 };
 use core::ptr::{addr_of_mut, read_volatile, write_volatile};
 
 /// An entry of a live bucket (see [`super::FlowMemory`]). Others may change it at any time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Entry(pub(super) *mut FlowEntry4);
+pub struct Entry<A: Address>(pub(super) *mut FlowEntry<A>);
 
 macro_rules! fields {
     ($($field:ident / $set:ident: $t:ty,)+) => {
         $(
-            #[doc = concat!("Loads [`FlowEntry4::", stringify!($field), "`].")]
+            #[doc = concat!("Loads [`FlowEntry::", stringify!($field), "`].")]
             #[inline(always)]
             pub fn $field(self) -> $t {
                 // SAFETY: the bucket is live, the field aligned, any bit pattern valid.
                 unsafe { read_volatile(addr_of_mut!((*self.0).$field)) }
             }
 
-            #[doc = concat!("Stores [`FlowEntry4::", stringify!($field), "`].")]
+            #[doc = concat!("Stores [`FlowEntry::", stringify!($field), "`].")]
             #[inline(always)]
             pub fn $set(self, value: $t) {
                 // SAFETY: as above.
@@ -30,26 +31,46 @@ macro_rules! fields {
             }
         )+
 
-        /// Stores every field but `incarnation` and `partner`.
+        /// Stores every field but `incarnation`, `partner` and the addresses.
         #[inline(always)]
-        pub(super) fn fill(self, from: &FlowEntry4) {
+        fn fill_numbers(self, from: &FlowEntry) {
             $(self.$set(from.$field);)+
         }
     };
 }
 
-impl Entry {
+macro_rules! addresses {
+    ($($field:ident / $set:ident,)+) => {
+        $(
+            #[doc = concat!("Loads [`FlowEntry::", stringify!($field), "`].")]
+            #[inline(always)]
+            pub fn $field(self) -> A {
+                // SAFETY: as in `fields`.
+                unsafe { read_volatile(addr_of_mut!((*self.0).$field)) }
+            }
+
+            #[inline(always)]
+            fn $set(self, value: Addr) {
+                // SAFETY: as in `fields`.
+                unsafe { write_volatile(addr_of_mut!((*self.0).$field), A::narrow(value)) }
+            }
+        )+
+
+        #[inline(always)]
+        fn fill_addresses(self, from: &FlowEntry) {
+            $(self.$set(from.$field);)+
+        }
+    };
+}
+
+impl<A: Address> Entry<A> {
     fields! {
-        saddr / set_saddr: Addr4,
-        daddr / set_daddr: Addr4,
         sport / set_sport: Port,
         dport / set_dport: Port,
         proto / set_proto: u8,
         flags / set_flags: u8,
         own / set_own: u8,
         other / set_other: u8,
-        new_saddr / set_new_saddr: Addr4,
-        new_daddr / set_new_daddr: Addr4,
         new_sport / set_new_sport: Port,
         new_dport / set_new_dport: Port,
         hop / set_hop: u32,
@@ -61,7 +82,21 @@ impl Entry {
         packets / set_packets: u32,
     }
 
-    /// Loads [`FlowEntry4::partner`].
+    addresses! {
+        saddr / set_saddr,
+        daddr / set_daddr,
+        new_saddr / set_new_saddr,
+        new_daddr / set_new_daddr,
+    }
+
+    /// Stores every field but `incarnation` and `partner`.
+    #[inline(always)]
+    pub(super) fn fill(self, from: &FlowEntry) {
+        self.fill_addresses(from);
+        self.fill_numbers(from);
+    }
+
+    /// Loads [`FlowEntry::partner`].
     #[inline(always)]
     pub fn partner(self) -> u32 {
         // SAFETY: as in `fields`.
@@ -74,7 +109,7 @@ impl Entry {
         unsafe { write_volatile(addr_of_mut!((*self.0).partner), at) }
     }
 
-    /// Loads [`FlowEntry4::incarnation`]; 0 = free or pending.
+    /// Loads [`FlowEntry::incarnation`]; 0 = free or pending.
     #[inline(always)]
     pub fn incarnation(self) -> u64 {
         // SAFETY: as in `fields`.
@@ -96,15 +131,15 @@ impl Entry {
 
     /// A copy; consistent only if `incarnation` was the same before and after.
     #[inline(always)]
-    pub(super) fn copy(self) -> FlowEntry4 {
+    pub(super) fn copy(self) -> FlowEntry<A> {
         // SAFETY: the bucket is live, the entry aligned, any bit pattern valid.
         unsafe { read_volatile(self.0) }
     }
 
     /// The key.
     #[inline(always)]
-    pub fn key(self) -> FlowKey4 {
-        FlowKey4::new(
+    pub fn key(self) -> FlowKey<A> {
+        FlowKey::new(
             self.proto(),
             self.saddr(),
             self.sport(),

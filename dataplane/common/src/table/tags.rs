@@ -2,7 +2,7 @@
 
 #![expect(unsafe_code, reason = "shared memory")]
 
-use crate::{flow::Bucket4, maps::WAYS};
+use crate::{addr::Address, flow::Bucket, maps::WAYS};
 use core::ptr::{addr_of_mut, read_volatile};
 
 const LOW: u64 = 0x0001_0001_0001_0001;
@@ -15,7 +15,7 @@ pub(super) struct Tags([u64; WAYS / 4]);
 impl Tags {
     /// Reads the tags of a live bucket, word by word.
     #[inline(always)]
-    pub(super) fn read(bucket: *mut Bucket4) -> Self {
+    pub(super) fn read<A: Address>(bucket: *mut Bucket<A>) -> Self {
         // SAFETY: the bucket is live (see FlowMemory); four aligned words.
         unsafe {
             let words = addr_of_mut!((*bucket).tags).cast::<u64>();

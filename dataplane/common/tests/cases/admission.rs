@@ -1,10 +1,10 @@
 //! Who may open a flow, which server gets it, and what a server that goes down leaves.
 
-use super::{Case, End, Frame, Talk, balanced::outside, case, ends, expect, expect_drop, forwarded};
+use super::{Case, End, Frame, Talk, balanced::outside, case, case4, ends, expect, expect_drop, forwarded};
 use crate::support::{
     Engine, Setup,
     Verdict::Transmit,
-    frames::{Body, end, ip, tcp},
+    frames::{Body, end, ip, raw, tcp},
     model::verifies,
     setup::{OUR_MAC, ROUTER_MAC, S1, S2, S2_MAC, ServiceSpec, prefix},
 };
@@ -100,7 +100,7 @@ fn lists(options: u32) -> Setup {
 }
 
 /// Flows by server of new connections from `hosts`, none of which end.
-fn shares<E: Engine>(e: &mut E, ports: std::ops::Range<u16>) -> HashMap<std::net::Ipv4Addr, u32> {
+fn shares<E: Engine>(e: &mut E, ports: std::ops::Range<u16>) -> HashMap<std::net::IpAddr, u32> {
     let mut shares = HashMap::new();
     for port in ports {
         let out = expect(e, &syn("192.168.10.50", port), Transmit);
@@ -118,7 +118,7 @@ fn least_connections<E: Engine>(e: &mut E) {
     let ended: Vec<_> = e
         .entries()
         .iter()
-        .filter(|x| x.is_reply() && std::net::Ipv4Addr::from(x.saddr.to_ne_bytes()) == two)
+        .filter(|x| x.is_reply() && x.saddr == raw(two))
         .take(20)
         .map(|x| u16::from_be(x.dport))
         .collect();
@@ -372,7 +372,7 @@ fn servers<E: Engine>() -> Vec<Case<E>> {
             },
             by_source,
         ),
-        case("a server that went down: the client is told", one, reset_by_us),
+        case4("a server that went down: the client is told", one, reset_by_us),
         case(
             "a server that went down: a SYN goes elsewhere",
             one,

@@ -9,7 +9,7 @@ use crate::support::{
 };
 use etherparse::ArpOperation;
 use onearm_dataplane_common::counter::Counter;
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 
 #[track_caller]
 fn answered<E: Engine>(e: &mut E, asker: Mac, sender: &str, target: &str, to: Mac) {
@@ -112,7 +112,7 @@ fn reflected<E: Engine>(e: &mut E) {
 
 fn conflicts<E: Engine>(e: &mut E) {
     let stranger = [2, 0, 0, 0, 9, 9];
-    let frames: [(ArpOperation, Ipv4Addr); 3] = [
+    let frames: [(ArpOperation, IpAddr); 3] = [
         (ArpOperation::REQUEST, ip(VIP)),
         (ArpOperation::REPLY, ip(VIP)),
         (ArpOperation::REQUEST, ip(GATEWAY)),

@@ -1,6 +1,6 @@
 //! Balanced traffic: both modes, both directions, both protocols.
 
-use super::{Case, Talk, case, forwarded, forwarded_from};
+use super::{Case, Talk, case, case4, forwarded, forwarded_from};
 use crate::support::{
     Engine, Setup,
     frames::{Body, end, ip},
@@ -119,14 +119,14 @@ pub fn cases<E: Engine>() -> Vec<Case<E>> {
             || udp(&ServiceSpec::DNAT),
             |e| udp_exchange(e, true),
         ),
-        case(
+        case4(
             "b46 no UDP checksum stays none, both-nat",
             || udp(&ServiceSpec::BOTH_NAT),
             |e| {
                 udp_exchange(e, false);
             },
         ),
-        case(
+        case4(
             "b46 no UDP checksum stays none, dnat",
             || udp(&ServiceSpec::DNAT),
             |e| udp_exchange(e, false),

@@ -106,7 +106,7 @@ pub fn cases<E: Engine>() -> Vec<Case<E>> {
                     port: 8_000,
                     ..ServiceSpec::BOTH_NAT
                 });
-                setup.services[0].0 = 61;
+                setup.services[0].0 = 157;
                 setup
             },
             |e| {

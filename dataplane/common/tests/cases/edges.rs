@@ -1,6 +1,8 @@
 //! For us, or not; well formed, or not.
 
-use super::{Case, balanced::outside, case, expect, expect_drop, expect_pass, forwarded, forwarded_from};
+use super::{
+    Case, balanced::outside, case, case4, expect, expect_drop, expect_pass, forwarded, forwarded_from,
+};
 use crate::support::{
     Engine, Setup,
     Verdict::Transmit,
@@ -220,11 +222,11 @@ fn bit_errors_stay<E: Engine>(e: &mut E) {
 
 pub fn cases<E: Engine>() -> Vec<Case<E>> {
     vec![
-        case("frames that are not for us pass untouched", service, not_for_us),
+        case4("frames that are not for us pass untouched", service, not_for_us),
         case("the node's own traffic passes untouched", service, own_traffic),
         case("impossible sources are dropped", service, bad_sources),
-        case("malformed packets are dropped", service, malformed),
-        case(
+        case4("malformed packets are dropped", service, malformed),
+        case4(
             "fragments and other protocols to an owned address are dropped",
             service,
             unsupported,
@@ -235,12 +237,12 @@ pub fn cases<E: Engine>() -> Vec<Case<E>> {
             b22_padding,
         ),
         case("IP options are tolerated", service, ip_options),
-        case(
+        case4(
             "b77 TTL 1 is answered by time exceeded, TTL 2 is forwarded",
             service,
             b77_ttl,
         ),
-        case("a ping of an owned address is answered in place", service, pings),
+        case4("a ping of an owned address is answered in place", service, pings),
         case("a tagged ping is answered with its tag", service, vlan_echo),
         case("a damaged packet stays damaged", service, bit_errors_stay),
     ]

@@ -1,6 +1,6 @@
 //! The gate on the way out of the kernel.
 
-use super::{Case, case};
+use super::{Case, case4};
 use crate::support::{
     Engine, Setup,
     frames::{arp, ip, tcp},
@@ -56,7 +56,7 @@ fn gate<E: Engine>(e: &mut E) {
 }
 
 pub fn cases<E: Engine>() -> Vec<Case<E>> {
-    vec![case(
+    vec![case4(
         "no owned sender leaves the kernel without a lease, adverts apart",
         Setup::classic,
         gate,

@@ -1,6 +1,6 @@
 //! More than one leg: VLAN tags and other interfaces.
 
-use super::{Case, balanced::outside, case, expect};
+use super::{Case, balanced::outside, case, case4, expect};
 use crate::support::{
     Engine, Setup,
     Verdict::{Redirect, Transmit},
@@ -80,7 +80,7 @@ fn other_interface<E: Engine>(e: &mut E) {
 
 pub fn cases<E: Engine>() -> Vec<Case<E>> {
     vec![
-        case(
+        case4(
             "a server on a VLAN of the same interface: tag on, tag off",
             || {
                 Setup::service(&ServiceSpec {

@@ -1,10 +1,10 @@
 //! What runs out: servers, ports, table, half-open budget, neighbours.
 
-use super::{Case, Talk, balanced::outside, case, expect, expect_drop, forwarded};
+use super::{Case, Talk, balanced::outside, case, case4, expect, expect_drop, forwarded};
 use crate::support::{
     Engine, Setup,
     Verdict::{Drop, Transmit},
-    frames::{Body, End, Frame, end, ip, raw, tcp},
+    frames::{Body, End, Frame, end, ip, of_family, raw, tcp},
     setup::{S1_MAC, ServiceSpec},
 };
 use onearm_dataplane_common::{
@@ -227,7 +227,7 @@ fn b133<E: Engine>(e: &mut E) {
     };
     let old_source = old.handshake(e, 1, 2);
     for n in 0..2_000u32 {
-        let client = End(std::net::Ipv4Addr::from(0x0b00_0000 + n * 7_919), 1_024);
+        let client = End(of_family((0x0b00_0000 + n * 7_919).into()), 1_024);
         e.run(&Frame::new(client, end("192.168.100.100:80"), Body::Tcp("S", n, 0)).build());
         assert!(e.half_open() <= 64, "budget");
         if n % 10 == 0 {
@@ -328,12 +328,12 @@ fn ports_and_servers<E: Engine>() -> Vec<Case<E>> {
             },
             no_server,
         ),
-        case(
+        case4(
             "a full table refuses new flows and keeps the old",
             || one_bucket(proto::TCP),
             full,
         ),
-        case(
+        case4(
             "a full table refuses datagrams and keeps the old flows",
             || one_bucket(proto::UDP),
             full_for_udp,
@@ -343,7 +343,7 @@ fn ports_and_servers<E: Engine>() -> Vec<Case<E>> {
 
 fn table_and_budget<E: Engine>() -> Vec<Case<E>> {
     vec![
-        case(
+        case4(
             "b133 a SYN flood evicts half-open flows only",
             || {
                 let mut setup = Setup::service(&ServiceSpec::BOTH_NAT);

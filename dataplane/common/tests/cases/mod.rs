@@ -10,13 +10,14 @@ mod hairpin;
 mod lease;
 mod legs;
 mod limits;
+mod nd;
 mod refusal;
 mod reopen;
 mod transit;
 
 use crate::support::{
     Engine, Setup, Verdict,
-    frames::{Body, End, Frame, Mac},
+    frames::{Body, End, Frame, Mac, use_v6},
     model::{Expected, ends, translated, verifies},
     setup::OUR_MAC,
 };
@@ -24,6 +25,8 @@ use crate::support::{
 /// One rule, checked by a few frames.
 pub struct Case<E: Engine> {
     pub description: &'static str,
+    /// What it checks exists in IPv4 only, or has another form in IPv6, with a case of its own.
+    pub v4_only: bool,
     pub setup: fn() -> Setup,
     pub check: fn(&mut E),
 }
@@ -32,16 +35,33 @@ pub struct Case<E: Engine> {
 pub fn case<E: Engine>(description: &'static str, setup: fn() -> Setup, check: fn(&mut E)) -> Case<E> {
     Case {
         description,
+        v4_only: false,
         setup,
         check,
     }
 }
 
-/// Runs every case, each from an empty table; names all that fail.
+/// A row for IPv4 alone.
+pub fn case4<E: Engine>(description: &'static str, setup: fn() -> Setup, check: fn(&mut E)) -> Case<E> {
+    Case {
+        v4_only: true,
+        ..case(description, setup, check)
+    }
+}
+
+/// Runs every case in both families, each from an empty table; names all that fail.
 pub fn run_all<E: Engine>(engine: &mut E) {
+    run_family(engine, false);
+    run_family(engine, true);
+    use_v6(false);
+}
+
+fn run_family<E: Engine>(engine: &mut E, v6: bool) {
+    use_v6(v6);
+    let resolution = if v6 { nd::cases() } else { arp::cases() };
     let tables: [Vec<Case<E>>; 13] = [
         admission::cases(),
-        arp::cases(),
+        resolution,
         balanced::cases(),
         choice::cases(),
         edges::cases(),
@@ -54,13 +74,22 @@ pub fn run_all<E: Engine>(engine: &mut E) {
         reopen::cases(),
         transit::cases(),
     ];
-    let cases: Vec<Case<E>> = tables.into_iter().flatten().collect();
+    let cases: Vec<Case<E>> = tables
+        .into_iter()
+        .flatten()
+        .filter(|case| !v6 || !case.v4_only)
+        .collect();
     let mut failed = Vec::new();
     for case in &cases {
         engine.load(&(case.setup)());
         let check = std::panic::AssertUnwindSafe(|| (case.check)(engine));
         if std::panic::catch_unwind(check).is_err() {
-            eprintln!("FAILED: {}; counters {:?}", case.description, engine.counters());
+            eprintln!(
+                "FAILED ({}): {}; counters {:?}",
+                if v6 { "IPv6" } else { "IPv4" },
+                case.description,
+                engine.counters()
+            );
             failed.push(case.description);
         }
     }

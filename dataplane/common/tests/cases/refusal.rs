@@ -1,6 +1,6 @@
 //! What has no flow: refused if it opens something where nothing is, dropped otherwise.
 
-use super::{Case, case, edges::check_icmp_error, expect, expect_drop};
+use super::{Case, case, case4, edges::check_icmp_error, expect, expect_drop};
 use crate::support::{
     Engine, Setup,
     Verdict::Transmit,
@@ -106,14 +106,14 @@ fn limited<E: Engine>(e: &mut E) {
 
 pub fn cases<E: Engine>() -> Vec<Case<E>> {
     vec![
-        case("a SYN to a port that is no service is reset", service, reset),
-        case(
+        case4("a SYN to a port that is no service is reset", service, reset),
+        case4(
             "a datagram to a port that is no service is unreachable",
             service,
             unreachable,
         ),
         case("nothing else without a flow is answered", service, never_refused),
-        case(
+        case4(
             "refusals are limited for a source network and in all",
             service,
             limited,

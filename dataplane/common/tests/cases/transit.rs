@@ -1,6 +1,6 @@
 //! Servers' own traffic through the gateway address.
 
-use super::{Case, case, edges::check_icmp_error, expect, expect_drop, expect_pass};
+use super::{Case, case, case4, edges::check_icmp_error, expect, expect_drop, expect_pass};
 use crate::support::{
     Engine, Setup,
     Verdict::Transmit,
@@ -8,7 +8,7 @@ use crate::support::{
     model,
     setup::{GATEWAY, OUR_MAC, ROUTER_MAC, S1_MAC, S2_MAC, ServiceSpec, prefix},
 };
-use onearm_dataplane_common::counter::Counter;
+use onearm_dataplane_common::{addr::Addr, counter::Counter};
 
 fn dnat() -> Setup {
     let mut setup = Setup::service(&ServiceSpec::DNAT);
@@ -174,13 +174,14 @@ pub fn cases<E: Engine>() -> Vec<Case<E>> {
             dnat,
             leaked_replies,
         ),
-        case("TTL 1 is answered from the gateway address", dnat, ttl),
+        case4("TTL 1 is answered from the gateway address", dnat, ttl),
         case(
             "TTL 1 without an address to answer from",
             || {
                 let mut setup = dnat();
-                setup.server_nets[0].2 = 0;
-                setup.legs[0].1.addr = 0;
+                setup.server_nets[0].2 = Addr::NONE;
+                setup.legs[0].1.addr = Addr::NONE;
+                setup.legs[0].1.addr6 = Addr::NONE;
                 setup
             },
             |e| {
@@ -191,7 +192,7 @@ pub fn cases<E: Engine>() -> Vec<Case<E>> {
                 expect_drop(e, &frame, Counter::TtlExpired);
             },
         ),
-        case("what is no transit", dnat, not_transit),
+        case4("what is no transit", dnat, not_transit),
         case("neighbours that are not resolved", dnat, unresolved),
         case(
             "no route",

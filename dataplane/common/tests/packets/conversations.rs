@@ -7,7 +7,7 @@ use crate::{
         Engine, Setup, Verdict,
         frames::{Body, End, Frame, end, ip},
         model::{Expected, ends, translated, verifies},
-        setup::{HALF, OUR_MAC, ROUTER_MAC, S1_MAC, S2_MAC, ServiceSpec, VIP},
+        setup::{HALF, OUR_MAC, ROUTER_MAC, S1, S1_MAC, S2, S2_MAC, ServiceSpec, VIP},
     },
 };
 use onearm_dataplane_common::maps::{mode, proto};
@@ -155,7 +155,7 @@ impl Reference {
         };
         prop_assert_eq!(&out, &translated(&frame, &want));
         prop_assert!(verifies(&out));
-        prop_assert!(server.1 == vip.1 && server.0.octets()[..3] == [192, 168, 100]);
+        prop_assert!(server.1 == vip.1 && [S1, S2].map(ip).contains(&server.0));
         if let Some(known) = self.flows.get(&key)
             && !(opening && protocol == proto::TCP)
         {

@@ -6,6 +6,7 @@
 
 use crate::support::{Engine, Setup, Verdict, setup::IFINDEX};
 use onearm_dataplane_common::{
+    addr::{Addr, Addr4, Address},
     answer::answer,
     arp::arp,
     counter::{COUNTERS, Counter},
@@ -13,15 +14,17 @@ use onearm_dataplane_common::{
     egress::may_leave,
     event::{Event, PACE_NS},
     evict::evict,
-    flow::{Bucket4, FlowEntry4},
+    flow::{Bucket, Bucket4, Bucket6, FlowEntry},
+    header::Header,
     maps::{
-        Addr4, EndpointKey, LastHop, Leg, LegKey, Limits, NeighbourKey, NextHop, Node, Owned, OwnedKey,
-        Refusals, Route, Server, Service, ServiceKey, SnatPool, SnatRange,
+        EndpointKey, LastHop, Leg, LegKey, Limits, NeighbourKey, NextHop, Node, Owned, OwnedKey, Refusals,
+        Route, Server, Service, ServiceKey, SnatPool, SnatRange,
     },
     miss::{self, miss},
+    nd::nd,
     packet::Packet,
     phase::Phase,
-    receive::receive,
+    receive::{receive, receive6},
     refusal::{METERS, Meter, Rate},
     relay::relay,
     schedule::schedule,
@@ -105,6 +108,7 @@ enum Counted {
 pub struct Host {
     setup: Setup,
     buckets: Vec<UnsafeCell<Bucket4>>,
+    buckets6: Vec<UnsafeCell<Bucket6>>,
     held: bool,
     pub now: u64,
     pub slot: u32,
@@ -128,6 +132,7 @@ impl Host {
         let mut host = Self {
             setup: Setup::default(),
             buckets: Vec::new(),
+            buckets6: Vec::new(),
             held: true,
             now: 1 << 40,
             slot: 0,
@@ -169,24 +174,26 @@ impl Host {
         *count = count.wrapping_add(n);
     }
 
-    fn phase(&self, phase: Phase, frame: &mut Buffer) -> Step {
+    fn phase<A: Header>(&self, phase: Phase, frame: &mut Buffer) -> Step {
         // A copy, as the phases of the kernel share one value by turns.
         let mut work = *self.work.borrow();
         let step = match phase {
-            Phase::Arp => arp(frame, &work, self),
-            Phase::Miss => miss(frame, &mut work, self),
+            Phase::Neighbour if A::V6 => nd(frame, &work, self),
+            Phase::Neighbour => arp(frame, &work, self),
+            Phase::Miss => miss::<A, _, _>(frame, &mut work, self),
             Phase::Schedule => schedule(&mut work, self),
-            Phase::Evict => evict(&mut work, self),
-            Phase::Create => create(&mut work, self),
-            Phase::Forward => return miss::forward(frame, &work, self),
-            Phase::Answer => answer(frame, &mut work, self),
-            Phase::Transit => transit(frame, &mut work, self),
-            Phase::Relay => relay(frame, &work, self),
+            Phase::Evict => evict::<A, _>(&mut work, self),
+            Phase::Create => create::<A, _>(&mut work, self),
+            Phase::Forward => return miss::forward::<A, _, _>(frame, &work, self),
+            Phase::Answer => answer::<A, _, _>(frame, &mut work, self),
+            Phase::Transit => transit::<A, _, _>(frame, &mut work, self),
+            Phase::Relay => relay::<A, _, _>(frame, &work, self),
             Phase::Search => {
                 let times = search::begin(&mut work, self);
-                let _found = (0..times).any(|n| search::look(&mut work, self, n));
+                let _found = (0..times).any(|n| search::look::<A, _>(&mut work, self, n));
                 search::end(&mut work, self)
             }
+            Phase::Receive6 => panic!("a phase of its own"),
         };
         *self.work.borrow_mut() = work;
         step
@@ -198,6 +205,9 @@ impl Engine for Host {
         self.setup = setup.clone();
         self.buckets = (0..setup.buckets)
             .map(|_| UnsafeCell::new(Bucket4::default()))
+            .collect();
+        self.buckets6 = (0..setup.buckets)
+            .map(|_| UnsafeCell::new(Bucket6::default()))
             .collect();
         self.counters = RefCell::new(vec![0; COUNTERS.len()]);
         self.meters = RefCell::new(vec![Meter::default(); METERS as usize]);
@@ -220,10 +230,18 @@ impl Engine for Host {
     fn run(&mut self, frame: &[u8]) -> (Verdict, Vec<u8>) {
         let mut buffer = Buffer::new(frame);
         let mut step = receive(&mut buffer, IFINDEX, self);
+        let v6 = step == Step::Next(Phase::Receive6);
+        if v6 {
+            step = receive6(&mut buffer, IFINDEX, self);
+        }
         for _ in 0..33 {
             let verdict = match step {
                 Step::Next(phase) => {
-                    step = self.phase(phase, &mut buffer);
+                    step = if v6 {
+                        self.phase::<Addr>(phase, &mut buffer)
+                    } else {
+                        self.phase::<Addr4>(phase, &mut buffer)
+                    };
                     continue;
                 }
                 Step::Pass => Verdict::Pass,
@@ -248,11 +266,13 @@ impl Engine for Host {
         self.counters.borrow()[counter.index() as usize]
     }
 
-    fn entries(&self) -> Vec<FlowEntry4> {
+    fn entries(&self) -> Vec<FlowEntry> {
         // SAFETY: one thread.
-        let buckets = self.buckets.iter().map(|b| unsafe { &*b.get() });
-        buckets
-            .flat_map(|b| b.entries)
+        let four = self.buckets.iter().map(|b| unsafe { &*b.get() });
+        // SAFETY: as above.
+        let six = self.buckets6.iter().map(|b| unsafe { &*b.get() });
+        four.flat_map(|b| b.entries.map(|e| e.wide()))
+            .chain(six.flat_map(|b| b.entries))
             .filter(|e| e.incarnation != 0)
             .collect()
     }
@@ -264,8 +284,12 @@ impl Engine for Host {
 
 // SAFETY: pointers into the boxed buckets; one thread.
 unsafe impl FlowMemory for Host {
-    fn bucket(&self, index: u32) -> Option<*mut Bucket4> {
-        self.buckets.get(index as usize).map(UnsafeCell::get)
+    fn bucket<A: Address>(&self, index: u32) -> Option<*mut Bucket<A>> {
+        if A::V6 {
+            self.buckets6.get(index as usize).map(|b| b.get().cast())
+        } else {
+            self.buckets.get(index as usize).map(|b| b.get().cast())
+        }
     }
     unsafe fn exchange(&self, word: *mut u64, expected: u64, new: u64) -> u64 {
         // SAFETY: an aligned word of a bucket.
@@ -291,23 +315,29 @@ where
 }
 
 /// Longest match of `bits` (most significant first) among (length, bits, value).
-fn longest<V: Copy>(list: impl Iterator<Item = (u32, u64, V)>, bits: u64) -> Option<V> {
-    list.filter(|(len, want, _)| *len == 0 || (bits ^ want) >> (64 - len) == 0)
+fn longest<const N: usize, V: Copy>(
+    list: impl Iterator<Item = (u32, [u8; N], V)>,
+    bits: [u8; N],
+) -> Option<V> {
+    let same = |len: u32, want: &[u8; N]| {
+        (0..len as usize).all(|n| (bits[n / 8] ^ want[n / 8]) & (0x80 >> (n % 8)) == 0)
+    };
+    list.filter(|(len, want, _)| same(*len, want))
         .max_by_key(|(len, _, _)| *len)
         .map(|(_, _, v)| v)
 }
 
-fn scoped(
-    list: &[(u32, onearm_dataplane_common::maps::ScopedPrefix, u32)],
+fn scoped<V: Copy>(
+    list: &[(u32, onearm_dataplane_common::maps::ScopedPrefix, V)],
     scope: u32,
-    addr: Addr4,
-) -> Option<u32> {
-    let bits = |scope: [u8; 4], addr: [u8; 4]| {
-        u64::from(u32::from_be_bytes(scope)) << 32 | u64::from(u32::from_be_bytes(addr))
+    addr: Addr,
+) -> Option<V> {
+    let bits = |scope: [u8; 4], addr: [u8; 16]| -> [u8; 20] {
+        std::array::from_fn(|n| if n < 4 { scope[n] } else { addr[n - 4] })
     };
     longest(
         list.iter().map(|(len, p, v)| (*len, bits(p.scope, p.addr), *v)),
-        bits(scope.to_be_bytes(), addr.to_ne_bytes()),
+        bits(scope.to_be_bytes(), addr.bytes()),
     )
 }
 
@@ -327,16 +357,16 @@ impl Tables for Host {
     fn leg(&self, key: &LegKey) -> Option<&Leg> {
         self.setup.legs.iter().find(|(k, _)| k == key).map(|(_, v)| v)
     }
-    fn owned(&self, slot: u32, addr: Addr4) -> Option<Owned> {
+    fn owned(&self, slot: u32, addr: Addr) -> Option<Owned> {
         of(&self.setup.owned, &OwnedKey { addr, slot })
     }
-    fn snat_range(&self, slot: u32, addr: Addr4) -> Option<SnatRange> {
+    fn snat_range(&self, slot: u32, addr: Addr) -> Option<SnatRange> {
         of(&self.setup.snat_ranges, &OwnedKey { addr, slot })
     }
     fn service_index(&self, key: &ServiceKey) -> Option<u32> {
-        let bits = |k: &ServiceKey| {
-            let [a, b, c, d] = k.addr;
-            u64::from_be_bytes([k.slot, k.proto, a, b, c, d, k.port[0], k.port[1]])
+        let bits = |k: &ServiceKey| -> [u8; 20] {
+            let all = [&[k.slot, k.proto], &k.addr[..], &k.port].concat();
+            all.try_into().expect("twenty bytes")
         };
         longest(
             self.setup.services.iter().map(|(len, k, v)| (*len, bits(k), *v)),
@@ -373,16 +403,16 @@ impl Tables for Host {
             None
         }
     }
-    fn connected(&self, slot: u32, addr: Addr4) -> u32 {
+    fn connected(&self, slot: u32, addr: Addr) -> u32 {
         scoped(&self.setup.connected, slot, addr).unwrap_or(0)
     }
-    fn server_net(&self, slot: u32, addr: Addr4) -> Option<Addr4> {
+    fn server_net(&self, slot: u32, addr: Addr) -> Option<Addr> {
         scoped(&self.setup.server_nets, slot, addr)
     }
-    fn direct(&self, slot: u32, addr: Addr4) -> bool {
+    fn direct(&self, slot: u32, addr: Addr) -> bool {
         scoped(&self.setup.direct, slot, addr).is_some()
     }
-    fn hairpin(&self, slot: u32, service: u32, addr: Addr4) -> bool {
+    fn hairpin(&self, slot: u32, service: u32, addr: Addr) -> bool {
         scoped(&self.setup.hairpin, slot << 24 | service, addr).is_some()
     }
     fn endpoint(&self, key: &EndpointKey) -> bool {
@@ -394,11 +424,10 @@ impl Tables for Host {
     fn neighbour(&self, key: &NeighbourKey) -> Option<u32> {
         of(&self.setup.neighbours, key)
     }
-    fn route(&self, addr: Addr4) -> Option<Route> {
-        let bits = |a: Addr4| u64::from(u32::from_be(a)) << 32;
+    fn route(&self, addr: Addr) -> Option<Route> {
         longest(
-            self.setup.routes.iter().map(|(len, a, r)| (*len, bits(*a), *r)),
-            bits(addr),
+            self.setup.routes.iter().map(|(len, a, r)| (*len, a.bytes(), *r)),
+            addr.bytes(),
         )
     }
     fn last_hop(&self, index: u32) -> Option<LastHop> {
@@ -434,7 +463,7 @@ impl Tables for Host {
     fn limits(&self, slot: u32, service: u32) -> Option<Limits> {
         (slot == 0).then(|| of(&self.setup.limits, &service).unwrap_or_default())
     }
-    fn client_rule(&self, slot: u32, service: u32, addr: Addr4) -> Option<u32> {
+    fn client_rule(&self, slot: u32, service: u32, addr: Addr) -> Option<u32> {
         scoped(&self.setup.clients, slot << 24 | service, addr)
     }
     fn open_of_service(&self, stats: u32) -> u64 {

@@ -3,27 +3,63 @@
 use etherparse::{
     ArpHardwareId, ArpOperation, ArpPacket, EtherType, PacketBuilder, TcpOptionElement, VlanId,
 };
-use std::net::Ipv4Addr;
+use onearm_dataplane_common::addr::Addr;
+use std::{
+    cell::Cell,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+};
 
 pub type Mac = [u8; 6];
 
 /// One end of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct End(pub Ipv4Addr, pub u16);
+pub struct End(pub IpAddr, pub u16);
 
 /// `a.b.c.d:port`.
 pub fn end(text: &str) -> End {
     let socket: std::net::SocketAddrV4 = text.parse().expect("address:port");
-    End(*socket.ip(), socket.port())
+    End(of_family(*socket.ip()), socket.port())
 }
 
-pub fn ip(text: &str) -> Ipv4Addr {
-    text.parse().expect("address")
+thread_local! {
+    static V6: Cell<bool> = const { Cell::new(false) };
+}
+
+/// From now on addresses of this thread's cases are IPv6 ones, made from the IPv4 ones they are written as.
+pub fn use_v6(v6: bool) {
+    V6.set(v6);
+}
+
+/// Whether they are.
+pub fn v6() -> bool {
+    V6.get()
+}
+
+/// The address that plays the part of an IPv4 one: itself, or one of `2001:db8::/96`, or of the same special kind.
+pub fn of_family(addr: Ipv4Addr) -> IpAddr {
+    if !v6() {
+        return addr.into();
+    }
+    let [first, .., last] = addr.octets();
+    let last = u16::from(last);
+    match first {
+        0 => Ipv6Addr::UNSPECIFIED.into(),
+        127 => Ipv6Addr::LOCALHOST.into(),
+        224.. => Ipv6Addr::new(0xff0e, 0, 0, 0, 0, 0, 0, last).into(),
+        _ => Ipv6Addr::from(0x2001_0db8_u128 << 96 | u128::from(u32::from(addr))).into(),
+    }
+}
+
+pub fn ip(text: &str) -> IpAddr {
+    of_family(text.parse().expect("address"))
 }
 
 /// Address as map types hold it.
-pub fn raw(addr: Ipv4Addr) -> u32 {
-    u32::from_ne_bytes(addr.octets())
+pub fn raw(addr: IpAddr) -> Addr {
+    match addr {
+        IpAddr::V4(addr) => Addr::from_bytes(addr.to_ipv6_mapped().octets()),
+        IpAddr::V6(addr) => Addr::from_bytes(addr.octets()),
+    }
 }
 
 /// Everything a test may want to vary.
@@ -98,7 +134,7 @@ impl Frame {
         self.payload = payload.to_vec();
         self
     }
-    /// IP options; a multiple of 4 bytes.
+    /// IP options, a multiple of 4 bytes; with IPv6, two destination options headers.
     pub fn options(mut self, options: &[u8]) -> Self {
         self.options = options.to_vec();
         self
@@ -110,17 +146,43 @@ impl Frame {
     }
 
     pub fn build(&self) -> Vec<u8> {
-        let mut header = etherparse::Ipv4Header::new(
-            0,
-            self.ttl,
-            etherparse::IpNumber::TCP,
-            self.from.0.octets(),
-            self.to.0.octets(),
-        )
-        .expect("header");
-        header.identification = 0x1234;
-        header.options = self.options.as_slice().try_into().expect("options");
-        let ip = etherparse::IpHeaders::Ipv4(header, etherparse::Ipv4Extensions::default());
+        let ip = match (self.from.0, self.to.0) {
+            (IpAddr::V4(from), IpAddr::V4(to)) => {
+                let (from, to) = (from.octets(), to.octets());
+                let mut header =
+                    etherparse::Ipv4Header::new(0, self.ttl, etherparse::IpNumber::TCP, from, to)
+                        .expect("header");
+                header.identification = 0x1234;
+                header.options = self.options.as_slice().try_into().expect("options");
+                etherparse::IpHeaders::Ipv4(header, etherparse::Ipv4Extensions::default())
+            }
+            (IpAddr::V6(from), IpAddr::V6(to)) => {
+                let header = etherparse::Ipv6Header {
+                    traffic_class: 0x20,
+                    flow_label: 0x12345.try_into().expect("20 bits"),
+                    payload_length: 0,
+                    next_header: etherparse::IpNumber::TCP,
+                    hop_limit: self.ttl,
+                    source: from.octets(),
+                    destination: to.octets(),
+                };
+                let mut extensions = etherparse::Ipv6Extensions::default();
+                if !self.options.is_empty() {
+                    // PadN, six bytes: the smallest header; then one of twice the size.
+                    let small =
+                        etherparse::Ipv6RawExtHeader::new_raw(etherparse::IpNumber::TCP, &[1, 4, 0, 0, 0, 0]);
+                    let large = etherparse::Ipv6RawExtHeader::new_raw(
+                        etherparse::IpNumber::TCP,
+                        &[1, 12, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0],
+                    );
+                    extensions.hop_by_hop_options = Some(small.expect("length"));
+                    extensions.destination_options = Some(large.expect("length"));
+                }
+                etherparse::IpHeaders::Ipv6(header, extensions)
+            }
+            mixed => panic!("mixed families {mixed:?}"),
+        };
+        let v6 = self.from.0.is_ipv6();
         let link = PacketBuilder::ethernet2(self.from_mac, self.to_mac);
         let step = match self.vlan {
             Some(id) => link.single_vlan(VlanId::try_new(id).expect("12 bits")).ip(ip),
@@ -154,9 +216,15 @@ impl Frame {
                 }
             }
             Body::Echo(id, seq) => {
-                step.icmpv4_echo_request(*id, *seq)
-                    .write(&mut out, &self.payload)
-                    .expect("write");
+                if v6 {
+                    step.icmpv6_echo_request(*id, *seq)
+                        .write(&mut out, &self.payload)
+                        .expect("write");
+                } else {
+                    step.icmpv4_echo_request(*id, *seq)
+                        .write(&mut out, &self.payload)
+                        .expect("write");
+                }
             }
         }
         out.extend(std::iter::repeat_n(0xa5, self.padding));
@@ -164,8 +232,15 @@ impl Frame {
     }
 }
 
+fn v4_octets(addr: IpAddr) -> [u8; 4] {
+    match addr {
+        IpAddr::V4(addr) => addr.octets(),
+        IpAddr::V6(addr) => panic!("{addr} in an ARP packet"),
+    }
+}
+
 /// An ARP request.
-pub fn arp_request(from_mac: Mac, sender: Ipv4Addr, target: Ipv4Addr, to_mac: Mac) -> Vec<u8> {
+pub fn arp_request(from_mac: Mac, sender: IpAddr, target: IpAddr, to_mac: Mac) -> Vec<u8> {
     arp(
         ArpOperation::REQUEST,
         (from_mac, sender),
@@ -175,20 +250,15 @@ pub fn arp_request(from_mac: Mac, sender: Ipv4Addr, target: Ipv4Addr, to_mac: Ma
 }
 
 /// An ARP packet.
-pub fn arp(
-    operation: ArpOperation,
-    sender: (Mac, Ipv4Addr),
-    target: (Mac, Ipv4Addr),
-    to_mac: Mac,
-) -> Vec<u8> {
+pub fn arp(operation: ArpOperation, sender: (Mac, IpAddr), target: (Mac, IpAddr), to_mac: Mac) -> Vec<u8> {
     let packet = ArpPacket::new(
         ArpHardwareId::ETHERNET,
         EtherType::IPV4,
         operation,
         &sender.0,
-        &sender.1.octets(),
+        &v4_octets(sender.1),
         &target.0,
-        &target.1.octets(),
+        &v4_octets(target.1),
     )
     .expect("lengths");
     let mut out = Vec::new();

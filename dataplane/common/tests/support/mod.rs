@@ -33,7 +33,7 @@ pub trait Engine {
     /// Value of a counter.
     fn counter(&self, counter: Counter) -> u64;
     /// Published flow entries.
-    fn entries(&self) -> Vec<onearm_dataplane_common::flow::FlowEntry4>;
+    fn entries(&self) -> Vec<onearm_dataplane_common::flow::FlowEntry>;
     /// Value of `HALF_OPEN`.
     fn half_open(&self) -> u64;
 

@@ -31,21 +31,96 @@ pub fn l3(frame: &[u8]) -> usize {
     if frame[12..14] == [0x81, 0] { 18 } else { 14 }
 }
 
+/// Where things are in a frame.
+#[derive(Clone, Copy, Debug)]
+pub struct Layout {
+    pub v6: bool,
+    pub l3: usize,
+    pub l4: usize,
+    /// End of the IP packet.
+    pub end: usize,
+    /// Protocol of the transport header.
+    pub proto: u8,
+}
+
+impl Layout {
+    /// Of a frame whose headers are whole.
+    pub fn of(frame: &[u8]) -> Self {
+        let l3 = l3(frame);
+        let word = |at: usize| usize::from(frame[at]) << 8 | usize::from(frame[at + 1]);
+        if frame[l3] >> 4 == 4 {
+            return Self {
+                v6: false,
+                l3,
+                l4: l3 + usize::from(frame[l3] & 15) * 4,
+                end: l3 + word(l3 + 2),
+                proto: frame[l3 + 9],
+            };
+        }
+        let (mut proto, mut l4) = (frame[l3 + 6], l3 + 40);
+        while matches!(proto, 0 | 43 | 60) {
+            proto = frame[l4];
+            l4 += (usize::from(frame[l4 + 1]) + 1) * 8;
+        }
+        Self {
+            v6: true,
+            l3,
+            l4,
+            end: l3 + 40 + word(l3 + 4),
+            proto,
+        }
+    }
+
+    /// Offset of TTL or hop limit.
+    pub fn ttl(&self) -> usize {
+        self.l3 + if self.v6 { 7 } else { 8 }
+    }
+
+    /// Where the two addresses are.
+    fn addresses(&self) -> std::ops::Range<usize> {
+        if self.v6 {
+            self.l3 + 8..self.l3 + 40
+        } else {
+            self.l3 + 12..self.l3 + 20
+        }
+    }
+
+    fn header_sum(&self, frame: &[u8]) -> u64 {
+        if self.v6 {
+            0xffff
+        } else {
+            sum(&frame[self.l3..self.l4])
+        }
+    }
+
+    fn pseudo(&self, frame: &[u8]) -> u64 {
+        if self.proto == 1 {
+            return 0;
+        }
+        sum(&frame[self.addresses()]) + u64::from(self.proto) + (self.end - self.l4) as u64
+    }
+}
+
+fn octets(addr: std::net::IpAddr) -> Vec<u8> {
+    match addr {
+        std::net::IpAddr::V4(addr) => addr.octets().to_vec(),
+        std::net::IpAddr::V6(addr) => addr.octets().to_vec(),
+    }
+}
+
 /// The frame as it should leave: translated, TTL − 1, all checksums made anew. A UDP checksum of 0 stays 0.
 pub fn translated(frame: &[u8], want: &Expected) -> Vec<u8> {
     let mut out = frame.to_vec();
     out[0..6].copy_from_slice(&want.to_mac);
     out[6..12].copy_from_slice(&want.from_mac);
-    let l3 = l3(frame);
-    let ihl = usize::from(frame[l3] & 15) * 4;
-    let total = usize::from(frame[l3 + 2]) << 8 | usize::from(frame[l3 + 3]);
-    let (udp, l4) = (frame[l3 + 9] == 17, l3 + ihl);
-    out[l3 + 8] -= 1;
-    out[l3 + 12..l3 + 16].copy_from_slice(&want.from.0.octets());
-    out[l3 + 16..l3 + 20].copy_from_slice(&want.to.0.octets());
+    let layout = Layout::of(frame);
+    let l4 = layout.l4;
+    out[layout.ttl()] -= 1;
+    let addresses = [octets(want.from.0), octets(want.to.0)].concat();
+    out[layout.addresses()].copy_from_slice(&addresses);
     out[l4..l4 + 2].copy_from_slice(&want.from.1.to_be_bytes());
     out[l4 + 2..l4 + 4].copy_from_slice(&want.to.1.to_be_bytes());
-    finish(&mut out, l3, l4, l3 + total, udp);
+    finish(&mut out, &layout);
     out
 }
 
@@ -54,27 +129,31 @@ pub fn routed(frame: &[u8], from_mac: Mac, to_mac: Mac) -> Vec<u8> {
     let mut out = frame.to_vec();
     out[0..6].copy_from_slice(&to_mac);
     out[6..12].copy_from_slice(&from_mac);
-    let l3 = l3(frame);
-    let l4 = l3 + usize::from(frame[l3] & 15) * 4;
-    out[l3 + 8] -= 1;
-    out[l3 + 10..l3 + 12].fill(0);
-    let header = checksum(sum(&out[l3..l4]));
-    out[l3 + 10..l3 + 12].copy_from_slice(&header);
+    let layout = Layout::of(frame);
+    out[layout.ttl()] -= 1;
+    finish_header(&mut out, &layout);
     out
 }
 
+fn finish_header(out: &mut [u8], layout: &Layout) {
+    let l3 = layout.l3;
+    if !layout.v6 {
+        out[l3 + 10..l3 + 12].fill(0);
+        let header = checksum(sum(&out[l3..layout.l4]));
+        out[l3 + 10..l3 + 12].copy_from_slice(&header);
+    }
+}
+
 /// Recomputes IP and transport checksums in place.
-fn finish(out: &mut [u8], l3: usize, l4: usize, end: usize, udp: bool) {
-    out[l3 + 10..l3 + 12].fill(0);
-    let header = checksum(sum(&out[l3..l4]));
-    out[l3 + 10..l3 + 12].copy_from_slice(&header);
-    let at = l4 + if udp { 6 } else { 16 };
+fn finish(out: &mut [u8], layout: &Layout) {
+    finish_header(out, layout);
+    let udp = layout.proto == 17;
+    let at = layout.l4 + if udp { 6 } else { 16 };
     if udp && out[at..at + 2] == [0, 0] {
         return;
     }
     out[at..at + 2].fill(0);
-    let pseudo = sum(&out[l3 + 12..l3 + 20]) + u64::from(out[l3 + 9]) + (end - l4) as u64;
-    let mut transport = checksum(pseudo + sum(&out[l4..end]));
+    let mut transport = checksum(layout.pseudo(out) + sum(&out[layout.l4..layout.end]));
     if udp && transport == [0, 0] {
         transport = [0xff, 0xff];
     }
@@ -83,23 +162,31 @@ fn finish(out: &mut [u8], l3: usize, l4: usize, end: usize, udp: bool) {
 
 /// (source, destination) of a TCP or UDP frame.
 pub fn ends(frame: &[u8]) -> (End, End) {
-    let l3 = l3(frame);
-    let l4 = l3 + usize::from(frame[l3] & 15) * 4;
-    let addr = |at: usize| std::net::Ipv4Addr::new(frame[at], frame[at + 1], frame[at + 2], frame[at + 3]);
+    let layout = Layout::of(frame);
+    let addresses = &frame[layout.addresses()];
+    let (from, to) = addresses.split_at(addresses.len() / 2);
+    let addr = |bytes: &[u8]| -> std::net::IpAddr {
+        match <[u8; 4]>::try_from(bytes) {
+            Ok(four) => four.into(),
+            Err(_) => <[u8; 16]>::try_from(bytes).expect("sixteen").into(),
+        }
+    };
     let port = |at: usize| u16::from_be_bytes([frame[at], frame[at + 1]]);
-    (End(addr(l3 + 12), port(l4)), End(addr(l3 + 16), port(l4 + 2)))
+    (
+        End(addr(from), port(layout.l4)),
+        End(addr(to), port(layout.l4 + 2)),
+    )
 }
 
 /// True if the IP header checksum and the TCP, UDP or ICMP checksum verify.
 pub fn verifies(frame: &[u8]) -> bool {
-    let l3 = l3(frame);
-    let ihl = usize::from(frame[l3] & 15) * 4;
-    let end = l3 + (usize::from(frame[l3 + 2]) << 8 | usize::from(frame[l3 + 3]));
-    let l4 = l3 + ihl;
-    let pseudo = match frame[l3 + 9] {
-        1 => 0,
-        17 if frame[l4 + 6..l4 + 8] == [0, 0] => return checksum(sum(&frame[l3..l4])) == [0, 0],
-        proto => sum(&frame[l3 + 12..l3 + 20]) + u64::from(proto) + (end - l4) as u64,
-    };
-    checksum(sum(&frame[l3..l4])) == [0, 0] && checksum(pseudo + sum(&frame[l4..end])) == [0, 0]
+    let layout = Layout::of(frame);
+    let l4 = layout.l4;
+    if checksum(layout.header_sum(frame)) != [0, 0] {
+        return false;
+    }
+    if layout.proto == 17 && !layout.v6 && frame[l4 + 6..l4 + 8] == [0, 0] {
+        return true;
+    }
+    checksum(layout.pseudo(frame) + sum(&frame[l4..layout.end])) == [0, 0]
 }

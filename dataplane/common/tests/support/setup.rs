@@ -1,9 +1,10 @@
 //! The one-arm drawing as map contents.
 
-use super::frames::{Mac, ip, raw};
+use super::frames::{Mac, ip, raw, v6};
 use onearm_dataplane_common::maps::{
-    EndpointKey, Leg, LegKey, Limits, NeighbourKey, NextHop, Node, Owned, OwnedKey, Route, ScopedPrefix,
-    Server, Service, ServiceKey, SnatPool, SnatRange, hairpin, mode, owned, proto, scheduler, server,
+    Addr, EndpointKey, Leg, LegKey, Limits, NeighbourKey, NextHop, Node, Owned, OwnedKey, Route,
+    ScopedPrefix, Server, Service, ServiceKey, SnatPool, SnatRange, hairpin, mode, owned, proto, scheduler,
+    server,
 };
 
 /// The loopback interface, which test runs arrive by.
@@ -48,25 +49,39 @@ pub struct Setup {
     pub servers: Vec<(u32, Server)>,
     pub pools: Vec<(u32, SnatPool)>,
     pub connected: Vec<(u32, ScopedPrefix, u32)>,
-    pub server_nets: Vec<(u32, ScopedPrefix, u32)>,
+    pub server_nets: Vec<(u32, ScopedPrefix, Addr)>,
     pub direct: Vec<(u32, ScopedPrefix, u32)>,
     pub hairpin: Vec<(u32, ScopedPrefix, u32)>,
     pub endpoints: Vec<EndpointKey>,
     pub next_hops: Vec<(u32, NextHop)>,
     pub neighbours: Vec<(NeighbourKey, u32)>,
-    pub routes: Vec<(u32, u32, Route)>,
+    pub routes: Vec<(u32, Addr, Route)>,
     pub buckets: u32,
 }
 
-pub fn prefix(scope: u32, addr: &str, bits: u32, value: u32) -> (u32, ScopedPrefix, u32) {
+pub fn prefix<V>(scope: u32, addr: &str, bits: u32, value: V) -> (u32, ScopedPrefix, V) {
     (
-        32 + bits,
+        BITS_BEFORE + 32 + bits,
         ScopedPrefix {
             scope: scope.to_be_bytes(),
-            addr: ip(addr).octets(),
+            addr: net(addr).bytes(),
         },
         value,
     )
+}
+
+/// Bits of an address before its IPv4 part: of a mapped one, or of the prefix the tests use.
+pub const BITS_BEFORE: u32 = 96;
+
+/// A network's address; `0.0.0.0` is the part of all addresses that the tests use.
+fn net(addr: &str) -> Addr {
+    match addr {
+        "0.0.0.0" => {
+            let Addr([a, b, c, _]) = raw(ip("1.1.1.1"));
+            Addr([a, b, c, 0])
+        }
+        _ => raw(ip(addr)),
+    }
 }
 
 fn hop(mac: Mac, vlan: u16, ifindex: u32, leg: u8) -> NextHop {
@@ -125,7 +140,9 @@ impl Setup {
                     mac,
                     id,
                     group: 0,
-                    addr: raw(ip(addr)),
+                    addr: if v6() { Addr::NONE } else { raw(ip(addr)) },
+                    addr6: if v6() { raw(ip(addr)) } else { Addr::NONE },
+                    link_local: Addr::NONE,
                     peer_mac: PEER_MAC,
                     _pad: 0,
                 },
@@ -151,13 +168,18 @@ impl Setup {
             net,
             next_hop,
             flags: server::USED | server::UP | 1 << server::WEIGHT_SHIFT,
+            _pad: 0,
         };
         let route = |addr: &str, bits, gateway: &str, leg| {
             (
-                bits,
-                raw(ip(addr)),
+                BITS_BEFORE + bits,
+                net(addr),
                 Route {
-                    gateway: raw(ip(gateway)),
+                    gateway: if gateway == "0.0.0.0" {
+                        Addr::NONE
+                    } else {
+                        raw(ip(gateway))
+                    },
                     leg,
                 },
             )
@@ -167,11 +189,11 @@ impl Setup {
                 flow_hash_key: [0x0123_4567_89ab_cdef, 0xfedc_ba98_7654_3210],
                 pair_hash_key: [1, 2],
                 flow_bucket_mask: 1023,
+                flow6_bucket_mask: 1023,
                 half_open_budget: 1000,
                 relay_to_peer: 0,
                 half_open_ticks: 75,
                 closing_ticks: 450,
-                _pad: 0,
                 incarnation_base: 1 << 56 | 7 << 40,
                 snat_shift: 0,
             },
@@ -247,10 +269,10 @@ impl Setup {
                 route("172.16.10.0", 24, "0.0.0.0", 1),
                 route("172.16.77.0", 24, "0.0.0.0", 2),
                 (
-                    32,
+                    128,
                     raw(ip("172.16.77.2")),
                     Route {
-                        gateway: 0,
+                        gateway: Addr::NONE,
                         leg: onearm_dataplane_common::maps::LOCAL_LEG,
                     },
                 ),
@@ -269,11 +291,11 @@ impl Setup {
                 .push(four.iter().rev().fold(0, |word, s| word << 16 | u64::from(*s)));
         }
         self.services.push((
-            64,
+            160,
             ServiceKey {
                 slot: 0,
                 proto: spec.proto,
-                addr: ip(spec.vip).octets(),
+                addr: raw(ip(spec.vip)).bytes(),
                 port: spec.port.to_be_bytes(),
             },
             index,

@@ -1,9 +1,10 @@
 //! Templates for the wrapper program.
 
 use onearm_dataplane_common::{
+    addr::Addr4,
     bench::{Bench, TEMPLATE_WORDS},
     checksum::halves,
-    maps::{Addr4, Mac},
+    maps::Mac,
 };
 
 /// Bytes of every frame.

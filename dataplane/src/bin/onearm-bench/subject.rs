@@ -9,12 +9,13 @@ use aya::{
     programs::{TestRun, TestRunOptions, Xdp},
 };
 use onearm_dataplane_common::{
+    addr::{Addr, Addr4, Address},
     bench::{Bench, flow},
     counter::Counter,
-    flow::{Bucket4, FlowEntry4, flags, seen},
+    flow::{Bucket, Bucket4, FlowEntry, FlowEntry4, flags, seen},
     maps::{
-        Addr4, Leg, LegKey, Mac, NextHop, Node, Owned, OwnedKey, Server, Service, ServiceKey, SnatPool, mode,
-        owned, proto, scheduler, server,
+        Leg, LegKey, Mac, NextHop, Node, Owned, OwnedKey, Server, Service, ServiceKey, SnatPool, mode, owned,
+        proto, scheduler, server,
     },
     phase::{MAIN, PHASES},
     table::{self, FlowMemory, Geometry},
@@ -187,8 +188,8 @@ impl Subject {
         let buckets = (flows / 4).next_power_of_two();
         let mut ebpf = load(PROGRAMS, "FLOWS4", buckets)?;
         let mut phases = ProgramArray::try_from(ebpf.take_map("PHASES").context("map PHASES")?)?;
-        for (phase, name) in PHASES {
-            phases.set(phase as u32, xdp(&mut ebpf, name)?.fd()?, 0)?;
+        for (index, name) in PHASES {
+            phases.set(index, xdp(&mut ebpf, name)?.fd()?, 0)?;
         }
         configure(&mut ebpf, buckets, both)?;
         let Some(Map::Array(table)) = ebpf.map("FLOWS4") else {
@@ -211,9 +212,13 @@ impl Subject {
     pub(crate) fn establish(&mut self) -> anyhow::Result<()> {
         for n in 0..u64::from(self.flows) {
             let (forward, reply) = pair(n, self.both);
-            if let Err(reason) =
-                table::insert_pair(&self.memory, &self.memory.geometry(), 1, &forward, &reply)
-            {
+            if let Err(reason) = table::insert_pair::<Addr4, Memory>(
+                &self.memory,
+                &self.memory.geometry(),
+                1,
+                &forward,
+                &reply,
+            ) {
                 bail!("flow {n} of {}: {reason:?}", self.flows);
             }
         }
@@ -276,7 +281,7 @@ fn configure(ebpf: &mut Ebpf, buckets: u32, both: bool) -> anyhow::Result<()> {
     array(ebpf, "LEASE")?.set(0, u64::MAX, 0)?;
     let leg = Leg {
         mac: LEG_MAC,
-        addr: u32::from_ne_bytes([192, 168, 100, 2]),
+        addr: Addr::v4(u32::from_ne_bytes([192, 168, 100, 2])),
         ..Leg::default()
     };
     let mut legs: HashMap<_, LegKey, Leg> = HashMap::try_from(ebpf.map_mut("LEGS").context("map LEGS")?)?;
@@ -292,7 +297,10 @@ fn configure(ebpf: &mut Ebpf, buckets: u32, both: bool) -> anyhow::Result<()> {
     let mut owns: HashMap<_, OwnedKey, Owned> =
         HashMap::try_from(ebpf.map_mut("OWNED").context("map OWNED")?)?;
     owns.insert(
-        OwnedKey { addr: VIP, slot: 0 },
+        OwnedKey {
+            addr: Addr::v4(VIP),
+            slot: 0,
+        },
         Owned {
             kinds: owned::SERVICE,
             ..Owned::default()
@@ -302,12 +310,12 @@ fn configure(ebpf: &mut Ebpf, buckets: u32, both: bool) -> anyhow::Result<()> {
     let key = ServiceKey {
         slot: 0,
         proto: proto::TCP,
-        addr: VIP.to_ne_bytes(),
+        addr: Addr::v4(VIP).bytes(),
         port: PORT.to_be_bytes(),
     };
     let mut services: LpmTrie<_, ServiceKey, u32> =
         LpmTrie::try_from(ebpf.map_mut("SERVICES").context("map SERVICES")?)?;
-    services.insert(&Key::new(64, key), 0, 0)?;
+    services.insert(&Key::new(160, key), 0, 0)?;
     let service = Service {
         table: u64::from(SERVERS) << 32,
         mode: if both { mode::BOTH_NAT } else { mode::DNAT },
@@ -320,7 +328,7 @@ fn configure(ebpf: &mut Ebpf, buckets: u32, both: bool) -> anyhow::Result<()> {
     for index in 0..SERVERS {
         let flags = server::USED | server::UP;
         let server = Server {
-            addr: server_addr(index),
+            addr: Addr::v4(server_addr(index)),
             next_hop: 1,
             flags,
             ..Server::default()
@@ -333,7 +341,7 @@ fn configure(ebpf: &mut Ebpf, buckets: u32, both: bool) -> anyhow::Result<()> {
     }
     for index in 0..u32::from(POOLS) {
         let pool = SnatPool {
-            addr: (0x6450_0000 + index).to_be(),
+            addr: Addr::v4((0x6450_0000 + index).to_be()),
             first: 32_768,
             last: 49_151,
         };
@@ -351,7 +359,7 @@ fn configure(ebpf: &mut Ebpf, buckets: u32, both: bool) -> anyhow::Result<()> {
 }
 
 /// Both entries of established flow `n`.
-fn pair(n: u64, both: bool) -> (FlowEntry4, FlowEntry4) {
+fn pair(n: u64, both: bool) -> (FlowEntry, FlowEntry) {
     let (client, port) = flow(CLIENTS, n);
     let (source, _) = if both { flow(SOURCES, n) } else { (client, port) };
     let forward = FlowEntry4 {
@@ -388,7 +396,7 @@ fn pair(n: u64, both: bool) -> (FlowEntry4, FlowEntry4) {
         hop: 2,
         ..forward
     };
-    (forward, reply)
+    (forward.wide(), reply.wide())
 }
 
 const KEY: [u64; 2] = [0x0123_4567_89ab_cdef, 0xfedc_ba98_7654_3210];
@@ -445,9 +453,9 @@ impl Drop for Memory {
 
 // SAFETY: pointers into the mapping; std atomics on aligned words.
 unsafe impl FlowMemory for Memory {
-    fn bucket(&self, index: u32) -> Option<*mut Bucket4> {
-        // SAFETY: in bounds.
-        (index < self.buckets).then(|| unsafe { self.start.add(index as usize) })
+    fn bucket<A: Address>(&self, index: u32) -> Option<*mut Bucket<A>> {
+        // SAFETY: in bounds; only the IPv4 table is measured.
+        (index < self.buckets && !A::V6).then(|| unsafe { self.start.add(index as usize) }.cast())
     }
     unsafe fn exchange(&self, word: *mut u64, expected: u64, new: u64) -> u64 {
         // SAFETY: by contract an aligned word of a bucket.

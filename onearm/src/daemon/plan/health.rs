@@ -53,9 +53,13 @@ mod tests {
     }
 
     fn told(before: [[bool; 2]; 2], after: [[bool; 2]; 2]) -> Vec<(String, u8, Option<bool>)> {
+        let last = |addr: std::net::IpAddr| match addr {
+            std::net::IpAddr::V4(addr) => addr.octets()[3],
+            std::net::IpAddr::V6(addr) => addr.octets()[15],
+        };
         turned(&with(before), &with(after))
             .into_iter()
-            .map(|c| (c.service, c.server.addr.octets()[3], c.up))
+            .map(|c| (c.service, last(c.server.addr), c.up))
             .collect()
     }
 

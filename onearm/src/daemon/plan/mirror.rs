@@ -1,7 +1,7 @@
 //! From the picture of the kernel to the dataplane's legs, routes and neighbours. Pure.
 
 use std::collections::BTreeSet;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnet::{IpNet, Ipv4Net};
 use onearm_dataplane::{LegSpec, Neighbour, NextHops, RouteSpec, Via};
@@ -25,6 +25,8 @@ pub(crate) fn legs(
             vlan: leg.vlan,
             mac: link.mac?.0,
             addr: address(seen),
+            addr6: v6(seen).find(|addr| !addr.is_unicast_link_local()),
+            link_local: v6(seen).find(Ipv6Addr::is_unicast_link_local),
             group: GroupId::FIRST,
             peer_mac: peer_mac(leg),
         })
@@ -71,6 +73,13 @@ fn v4(leg: &LegPicture) -> impl Iterator<Item = Ipv4Net> {
     })
 }
 
+fn v6(leg: &LegPicture) -> impl Iterator<Item = Ipv6Addr> {
+    leg.addresses.iter().filter_map(|net| match net {
+        IpNet::V6(net) => Some(net.addr()),
+        IpNet::V4(_) => None,
+    })
+}
+
 /// MAC of a host on a leg as the kernel has resolved it.
 pub(crate) fn neighbour_mac(leg: &Leg, picture: &Picture, addr: Ipv4Addr) -> Option<[u8; 6]> {
     leg_picture(leg, picture)?
@@ -102,20 +111,17 @@ pub(crate) fn next_hops(configured: &[Leg], picture: &Picture) -> NextHops {
     let mut routes: Vec<RouteSpec> = picture
         .routes
         .iter()
-        .filter_map(|(to, route)| match to {
-            IpNet::V4(prefix) => Some(RouteSpec {
-                prefix: *prefix,
-                via: via(route, id_of),
-            }),
-            IpNet::V6(_) => None,
+        .map(|(prefix, route)| RouteSpec {
+            prefix: *prefix,
+            via: via(route, id_of),
         })
         .collect();
-    let elsewhere = picture.elsewhere.iter().filter_map(|address| match address {
-        IpAddr::V4(address) => Some(*address),
-        IpAddr::V6(_) => None,
-    });
-    let own = picture.legs.values().flat_map(v4).map(|net| net.addr());
-    for prefix in own.chain(elsewhere).map(Ipv4Net::from) {
+    let elsewhere = picture.elsewhere.iter().copied();
+    let own = picture
+        .legs
+        .values()
+        .flat_map(|leg| leg.addresses.iter().map(IpNet::addr));
+    for prefix in own.chain(elsewhere).map(IpNet::from) {
         routes.retain(|r| r.prefix != prefix);
         routes.push(RouteSpec {
             prefix,
@@ -127,13 +133,10 @@ pub(crate) fn next_hops(configured: &[Leg], picture: &Picture) -> NextHops {
         .iter()
         .filter_map(|(name, leg)| Some((id_of(name)?, leg)))
         .flat_map(|(id, leg)| {
-            leg.neighbours.iter().filter_map(move |(addr, mac)| match addr {
-                IpAddr::V4(addr) => Some(Neighbour {
-                    leg: id,
-                    addr: *addr,
-                    mac: Some(mac.0),
-                }),
-                IpAddr::V6(_) => None,
+            leg.neighbours.iter().map(move |(addr, mac)| Neighbour {
+                leg: id,
+                addr: *addr,
+                mac: Some(mac.0),
             })
         });
     NextHops {
@@ -152,9 +155,8 @@ fn via(route: &MirrorRoute, id_of: impl Fn(&IfName) -> Option<u8>) -> Via {
         .find_map(|hop| Some((id_of(hop.leg.as_ref()?)?, hop.gateway)));
     match over_leg {
         Some((leg, None)) => Via::OnLink { leg },
-        Some((leg, Some(IpAddr::V4(addr)))) => Via::Gateway { leg, addr },
-        // A router of the other family, or no leg at all.
-        Some((_, Some(IpAddr::V6(_)))) | None => Via::Local,
+        Some((leg, Some(addr))) => Via::Gateway { leg, addr },
+        None => Via::Local,
     }
 }
 
@@ -162,7 +164,7 @@ fn via(route: &MirrorRoute, id_of: impl Fn(&IfName) -> Option<u8>) -> Via {
 mod tests {
     use super::{held_by_the_kernel, next_hops};
     use crate::config::{Source, parse_node, parse_pair};
-    use ipnet::Ipv4Net;
+    use ipnet::IpNet;
     use onearm_dataplane::{RouteSpec, Via};
     use onearm_netcfg::{IfName, LegPicture, MirrorRoute, NextHop, Picture};
 
@@ -208,7 +210,7 @@ mod tests {
         picture.routes.insert(default, MirrorRoute::Hops(vec![hop]));
         let routes = next_hops(&legs, &picture).routes;
         let via = |prefix: &str| {
-            let prefix: Ipv4Net = prefix.parse().unwrap();
+            let prefix: IpNet = prefix.parse().unwrap();
             routes
                 .iter()
                 .find(|r: &&RouteSpec| r.prefix == prefix)
@@ -217,6 +219,6 @@ mod tests {
         assert_eq!(via("192.168.100.2/32"), Some(Via::Local));
         assert_eq!(via("192.0.2.1/32"), Some(Via::Local));
         assert!(matches!(via("0.0.0.0/0"), Some(Via::Gateway { leg: 0, .. })));
-        assert_eq!(routes.len(), 3);
+        assert_eq!(routes.len(), 4);
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 
-use ipnet::Ipv4Net;
+use ipnet::{IpNet, Ipv4Net};
 use onearm_dataplane::{
     Hairpin, LimitsSpec, Mode, OnServerDown, OwnedAddress, OwnedKinds, Protocol, Scheduler, ServerId,
     ServerNetwork, ServerSpec, ServiceSpec, SnatPoolSpec, SnatRangeSpec, Tables,
@@ -34,16 +34,16 @@ pub(crate) fn tables(
             .iter()
             .filter(|g| g.transit)
             .map(|g| ServerNetwork {
-                network: g.address.trunc(),
-                gateway: g.address.addr(),
+                network: g.address.trunc().into(),
+                gateway: g.address.addr().into(),
             })
             .collect(),
         direct: pair
             .gateways
             .iter()
-            .flat_map(|g| g.direct.iter().copied())
+            .flat_map(|g| g.direct.iter().copied().map(IpNet::V4))
             .collect(),
-        connected,
+        connected: connected.into_iter().map(IpNet::V4).collect(),
         snat_ranges: snat_ranges(pair),
     }
 }
@@ -59,8 +59,8 @@ fn owned(pair: &PairConfig, leg_of: impl Fn(Ipv4Addr) -> u8) -> Vec<OwnedAddress
             kinds.entry(source.address).or_default().snat = true;
         }
     }
-    let address = |(addr, kinds)| OwnedAddress {
-        addr,
+    let address = |(addr, kinds): (Ipv4Addr, _)| OwnedAddress {
+        addr: addr.into(),
         kinds,
         leg: leg_of(addr),
         group: GroupId::FIRST,
@@ -74,7 +74,11 @@ fn snat_ranges(pair: &PairConfig) -> Vec<SnatRangeSpec> {
         for source in &service.snat {
             let (first, last) = (source.ports.first(), source.ports.last());
             let addr = source.address;
-            let range = ranges.entry(addr).or_insert(SnatRangeSpec { addr, first, last });
+            let range = ranges.entry(addr).or_insert(SnatRangeSpec {
+                addr: addr.into(),
+                first,
+                last,
+            });
             range.first = range.first.min(first);
             range.last = range.last.max(last);
         }
@@ -86,14 +90,14 @@ fn service(node: NodeId, service: &ServiceConfig, is_up: impl Fn(usize) -> bool)
     let sources = service.snat.iter().filter(|_| service.translates_source());
     let pool = |source: &config::SnatSource| {
         source.ports.half(node).map(|half| SnatPoolSpec {
-            addr: source.address,
+            addr: source.address.into(),
             first: half.first(),
             last: half.last(),
         })
     };
     ServiceSpec {
         name: service.name.clone(),
-        vip: service.vip,
+        vip: service.vip.into(),
         protocol: match service.protocol {
             config::Protocol::Tcp => Protocol::Tcp,
             config::Protocol::Udp => Protocol::Udp,
@@ -112,7 +116,9 @@ fn service(node: NodeId, service: &ServiceConfig, is_up: impl Fn(usize) -> bool)
         hairpin: match &service.hairpin {
             config::Hairpin::Auto => Hairpin::Auto,
             config::Hairpin::Off => Hairpin::Off,
-            config::Hairpin::Listed(prefixes) => Hairpin::Listed(prefixes.clone()),
+            config::Hairpin::Listed(prefixes) => {
+                Hairpin::Listed(prefixes.iter().copied().map(IpNet::V4).collect())
+            }
         },
         group: GroupId::FIRST,
         snat: sources.filter_map(pool).collect(),
@@ -121,8 +127,8 @@ fn service(node: NodeId, service: &ServiceConfig, is_up: impl Fn(usize) -> bool)
             max_connections: service.limits.max_connections,
             max_new_per_second: service.limits.max_new_per_second,
             max_per_source: service.limits.max_per_source,
-            allow: service.limits.allow.clone(),
-            deny: service.limits.deny.clone(),
+            allow: service.limits.allow.iter().copied().map(IpNet::V4).collect(),
+            deny: service.limits.deny.iter().copied().map(IpNet::V4).collect(),
         },
         on_server_down: match service.on_server_down {
             config::OnServerDown::Reset => OnServerDown::Reset,
@@ -148,7 +154,7 @@ fn server(server: &ServerConfig, up: bool) -> ServerSpec {
 /// Identity of a server within its service.
 pub(crate) fn server_id(server: &ServerConfig) -> ServerId {
     ServerId {
-        addr: server.address,
+        addr: server.address.into(),
         port: server.port.unwrap_or(0),
     }
 }

@@ -185,13 +185,13 @@ fn strays(run: &mut Run) -> Result<()> {
             record.write_pcap(&lab.lab().dir().join("strays.pcap"))?;
             let (lost, doubled) = (series.lost(0, Nanos::MAX), series.duplicates(0, Nanos::MAX));
             // The Active may first have to ask for the client's MAC: it does not learn it from a relayed frame.
-            let first = series.attempts.first().map_or(0, |a| a.at);
-            let later = series.lost(first + 100 * MS, Nanos::MAX);
+            let answered = series.attempts.iter().find(|a| a.took.is_some());
+            let later = answered.map_or(lost, |first| series.lost(first.at, Nanos::MAX));
             run.report.check(
                 "strays: what is sent to the Standby's MAC is relayed to the Active and answered once",
-                later == 0 && doubled == 0,
+                later == 0 && doubled == 0 && 2 * lost < series.attempts.len(),
                 format!(
-                    "{lost} lost in the first 100 ms, {later} later, {doubled} doubled of {}",
+                    "{lost} lost, {later} of them after the first answer, {doubled} doubled of {}",
                     series.attempts.len()
                 ),
             );

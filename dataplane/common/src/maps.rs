@@ -95,6 +95,8 @@ pub const SOURCES_ROW: u32 = 1 << 18;
 pub const MAX_SERVICE_KEYS: u32 = 131_072;
 /// Most routes mirrored from the kernel.
 pub const MAX_ROUTES: u32 = 65_536;
+/// Value of `CONNECTED` for the first and last address of a prefix (network, directed broadcast): nobody sends from there.
+pub const NOT_A_HOST: u32 = u32::MAX;
 /// [`Route::leg`] of an address of this node: packets to it are the kernel's.
 pub const LOCAL_LEG: u32 = u32::MAX;
 
@@ -349,8 +351,8 @@ pub mod server {
 /// Key data of the LPM tries `CONNECTED`, `SERVER_NETS`, `DIRECT`, `HAIRPIN` and `CLIENTS`: 32 bits of scope, then the address,
 /// 160 in all.
 ///
-/// Values are `u32`, but [`Addr`] in `SERVER_NETS`: `CONNECTED` the id of the connected prefix (≥ 1, as in [`Server::net`]); `SERVER_NETS` the gateway
-/// address of the network ([`Addr`]; source of ICMP errors; none = the leg's own); `DIRECT` and `HAIRPIN` 1 (member).
+/// Values are `u32`, but [`Addr`] in `SERVER_NETS`: `CONNECTED` the id of the connected prefix (≥ 1, as in [`Server::net`]), or [`NOT_A_HOST`];
+/// `SERVER_NETS` the gateway address of the network ([`Addr`]; source of ICMP errors; none = the leg's own); `DIRECT` and `HAIRPIN` 1 (member).
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct ScopedPrefix {

@@ -6,7 +6,7 @@ use crate::{
     established::follow_client,
     flow::{FlowKey, State, is_reset_by_client},
     header::Header,
-    maps::{Leg, ServiceKey, proto, server},
+    maps::{Leg, NOT_A_HOST, ServiceKey, proto, server},
     packet::Packet,
     phase::Phase,
     table,
@@ -60,7 +60,10 @@ const fn is_of_the_link(saddr: Addr, daddr: Addr) -> bool {
 #[inline(always)]
 pub fn is_bad_source<T: Tables>(work: &Work, tables: &T) -> bool {
     let saddr = work.arrival.key.saddr;
-    saddr.is_special() || is_own(&work.leg, saddr) || tables.owned(work.arrival.slot, saddr).is_some()
+    saddr.is_special()
+        || is_own(&work.leg, saddr)
+        || tables.owned(work.arrival.slot, saddr).is_some()
+        || tables.connected(work.arrival.slot, saddr) == NOT_A_HOST
 }
 
 /// A SYN sent again stays with its half-open flow while the server is up, and one after the client's RST with the flow it

@@ -374,7 +374,7 @@ fn the_entries_of_a_generation_say_what_the_tables_say() {
             bench.maps.keyed
         );
     }
-    assert_eq!(bench.maps.keyed.len(), 7);
+    assert_eq!(bench.maps.keyed.len(), 9);
     let written = bench.maps.servers[&bench.index("web", 0)];
     assert_eq!(
         (written.net, written.flags),

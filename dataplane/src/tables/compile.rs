@@ -495,6 +495,13 @@ fn prefixes(registry: &Registry, tables: &Tables, slot: u8, image: &mut Image) {
     for (prefix, id) in &registry.connected {
         let (bits, key) = scoped(scope, *prefix);
         image.entries.push(Entry::Connected(bits, key, u32::from(*id)));
+        // A prefix of 31 bits has two hosts (RFC 3021); IPv6 has no broadcast.
+        let IpNet::V4(prefix) = prefix else { continue };
+        let no_hosts = [prefix.network(), prefix.broadcast()];
+        for addr in no_hosts.into_iter().filter(|_| prefix.prefix_len() <= 30) {
+            let (bits, key) = scoped(scope, IpNet::from(IpAddr::V4(addr)));
+            image.entries.push(Entry::Connected(bits, key, maps::NOT_A_HOST));
+        }
     }
     for network in &tables.server_networks {
         let (bits, key) = scoped(scope, network.network);

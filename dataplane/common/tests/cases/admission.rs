@@ -4,14 +4,14 @@ use super::{Case, End, Frame, Talk, balanced::outside, case, case4, ends, expect
 use crate::support::{
     Engine, Setup,
     Verdict::Transmit,
-    frames::{Body, end, ip, raw, tcp},
+    frames::{Body, echo, end, ip, raw, tcp},
     model::verifies,
     setup::{OUR_MAC, ROUTER_MAC, S1, S2, S2_MAC, ServiceSpec, prefix},
 };
 use onearm_dataplane_common::{
     counter::Counter,
     flow::State,
-    maps::{Limits, proto, scheduler, server, service},
+    maps::{Limits, NOT_A_HOST, proto, scheduler, server, service},
 };
 use std::collections::HashMap;
 
@@ -31,6 +31,10 @@ fn with_limits(limits: Limits) -> Setup {
 
 fn syn(host: &str, port: u16) -> Vec<u8> {
     talk(host, port).request(Body::Tcp("S", 1, 0)).build()
+}
+
+fn syn_to_nothing(from: &str) -> Vec<u8> {
+    tcp(&format!("{from}:1"), "192.168.100.100:81", "S", 1, 0).build()
 }
 
 fn most_connections<E: Engine>(e: &mut E) {
@@ -330,6 +334,24 @@ fn limits<E: Engine>() -> Vec<Case<E>> {
             "with an allow list the others may not",
             || lists(service::CLIENTS | service::ALLOWED_ONLY),
             |e| listed(e, false),
+        ),
+        case(
+            "a directed broadcast address is no source: not translated, not answered",
+            || {
+                let mut setup = Setup::service(&ServiceSpec::BOTH_NAT);
+                for addr in ["192.168.100.0", "192.168.100.255"] {
+                    setup.connected.push(prefix(0, addr, 32, NOT_A_HOST));
+                }
+                setup
+            },
+            |e| {
+                for from in ["192.168.100.0", "192.168.100.255"] {
+                    expect_drop(e, &syn(from, 1), Counter::BadSource);
+                    expect_drop(e, &syn_to_nothing(from), Counter::BadSource);
+                    expect_drop(e, &echo(from, "192.168.100.100").build(), Counter::BadSource);
+                }
+                assert!(e.entries().is_empty());
+            },
         ),
         case(
             "b51 nothing is remembered of a port without a service",

@@ -25,6 +25,8 @@ static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/on
 pub struct Kernel {
     ebpf: Ebpf,
     buckets: u32,
+    /// `SOURCES` is large, and few cases count in it.
+    sources_used: bool,
     /// The kernel empties a program array when its last descriptor is closed.
     _phases: ProgramArray<MapData>,
 }
@@ -63,6 +65,7 @@ impl Kernel {
         Self {
             ebpf,
             buckets: 0,
+            sources_used: false,
             _phases: phases,
         }
     }
@@ -174,7 +177,9 @@ impl Engine for Kernel {
         self.fill_array("WRR", zeros(8));
         self.fill_array("OPEN", zeros(8));
         self.fill_array("OPEN_SERVERS", zeros(8));
-        self.fill_array("SOURCES", zeros(2 * SOURCES_ROW));
+        if std::mem::take(&mut self.sources_used) {
+            self.fill_array("SOURCES", zeros(2 * SOURCES_ROW));
+        }
         self.fill_hash::<LastHop, u32>("LAST_HOP_INDEX", &[]);
         for counter in ["LAST_HOP_NEXT", "HALF_OPEN"] {
             self.fill_array(counter, zeros(1));
@@ -205,6 +210,7 @@ impl Engine for Kernel {
         self.fill_trie("SERVICES", &setup.services);
         self.fill_array("SERVICE", setup.service.iter().copied());
         self.fill_array("LIMITS", (0..8).map(|n| (n, Limits::default())));
+        self.sources_used |= !setup.limits.is_empty();
         self.fill_array("LIMITS", setup.limits.iter().copied());
         self.fill_trie("CLIENTS", &setup.clients);
         self.fill_array("SCHED", (0u32..).zip(setup.sched.iter().copied()));

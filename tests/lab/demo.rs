@@ -107,6 +107,9 @@ impl Demonstration {
                 "both-nat: source and destination are rewritten; servers need no setting".to_owned()
             }
             Mode::Dnat => "dnat: servers see the real client and answer through the gateway .1".to_owned(),
+            Mode::Dsr | Mode::L3Dsr => {
+                format!("{word}: servers have the VIP and answer the client themselves")
+            }
         });
         let spec = PairSpec::web_and_echo(mode, self.interval);
         run.with_lab(

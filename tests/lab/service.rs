@@ -1,8 +1,11 @@
 //! What a pair is to serve, said once for onearm and its peers alike.
 
-use std::{net::Ipv4Addr, time::Duration};
+use std::{
+    net::{IpAddr, Ipv4Addr},
+    time::Duration,
+};
 
-use crate::topology::{self, GATEWAY, VIP};
+use crate::topology::{self, Family, GATEWAY, VIP};
 
 /// How a service's packets are rewritten.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -11,14 +14,28 @@ pub enum Mode {
     BothNat,
     /// Destination; the server answers through the gateway address.
     Dnat,
+    /// Nothing but MACs; the server has the VIP on its loopback and answers the client itself.
+    Dsr,
+    /// Nothing inside a tunnel to the server, which has the VIP and answers the client itself.
+    L3Dsr,
 }
 
 impl Mode {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::BothNat, Self::Dnat, Self::Dsr, Self::L3Dsr];
+
+    /// Whether servers answer clients past the pair, so that the VIP must be theirs, too.
+    pub fn is_direct(self) -> bool {
+        matches!(self, Self::Dsr | Self::L3Dsr)
+    }
+
     /// The word in `pair.toml`.
     pub fn word(self) -> &'static str {
         match self {
             Self::BothNat => "both-nat",
             Self::Dnat => "dnat",
+            Self::Dsr => "dsr",
+            Self::L3Dsr => "l3-dsr",
         }
     }
 }
@@ -29,7 +46,7 @@ pub struct Server {
     /// Name in the configuration.
     pub name: String,
     /// Address.
-    pub address: Ipv4Addr,
+    pub address: IpAddr,
     /// Port; none: the port the client called.
     pub port: Option<u16>,
     /// Share of new flows.
@@ -42,7 +59,7 @@ pub struct Service {
     /// Name in the configuration.
     pub name: String,
     /// Address clients call.
-    pub vip: Ipv4Addr,
+    pub vip: IpAddr,
     /// `tcp` or `udp`.
     pub protocol: &'static str,
     /// Ports clients call.
@@ -64,12 +81,12 @@ pub struct PairSpec {
     pub interval: Duration,
     /// Priority of lb1 and lb2.
     pub priorities: [u8; 2],
-    /// Gateway addresses, all on the one leg, /24.
-    pub gateways: Vec<Ipv4Addr>,
+    /// Gateway addresses, all on the one leg, /24 or /64.
+    pub gateways: Vec<IpAddr>,
     /// Services.
     pub services: Vec<Service>,
     /// Addresses named in adverts.
-    pub announce: Vec<Ipv4Addr>,
+    pub announce: Vec<IpAddr>,
     /// Whether the peer is reached over `eth1` instead of the leg.
     pub peer_link: bool,
     /// Flow-table size.
@@ -86,7 +103,7 @@ pub fn servers(names: &[&str]) -> Vec<Server> {
         .iter()
         .map(|name| Server {
             name: (*name).to_owned(),
-            address: topology::address(name),
+            address: topology::address(name).into(),
             port: None,
             weight: 1,
         })
@@ -98,7 +115,7 @@ impl Service {
     pub fn new(name: &str, protocol: &'static str, port: u16, mode: Mode, names: &[&str]) -> Self {
         Self {
             name: name.to_owned(),
-            vip: VIP,
+            vip: VIP.into(),
             protocol,
             ports: vec![port],
             mode,
@@ -116,17 +133,33 @@ impl PairSpec {
         Self {
             interval,
             priorities: [150, 100],
-            gateways: vec![GATEWAY],
+            gateways: vec![GATEWAY.into()],
             services: vec![
                 Service::new("web", "tcp", 80, mode, &all),
                 Service::new("echo", "udp", crate::measure::echo::PORT, mode, &all),
             ],
-            announce: vec![VIP],
+            announce: vec![VIP.into()],
             peer_link: false,
             max_flows: 65_536,
             check_interval: Duration::from_millis(500),
             announce_rate: None,
         }
+    }
+
+    /// The same with the addresses of `family`.
+    #[must_use]
+    pub fn of_family(mut self, family: Family) -> Self {
+        if family == Family::V6 {
+            self.gateways = vec![topology::GATEWAY6.into()];
+            self.announce = vec![topology::VIP6.into()];
+            for service in &mut self.services {
+                service.vip = topology::VIP6.into();
+                for server in &mut service.servers {
+                    server.address = topology::address6(&server.name).into();
+                }
+            }
+        }
+        self
     }
 
     /// RFC 9568 §6.1: three intervals and the skew of node `index`, in ns.
@@ -136,13 +169,17 @@ impl PairSpec {
         3 * interval + interval * (256 - priority) / 256
     }
 
-    /// All addresses that belong to the pair, without repetition.
+    /// All IPv4 addresses that belong to the pair, without repetition.
     pub fn owned(&self) -> Vec<Ipv4Addr> {
         let mut all: Vec<_> = self
             .services
             .iter()
             .map(|s| s.vip)
             .chain(self.gateways.iter().copied())
+            .filter_map(|address| match address {
+                IpAddr::V4(v4) => Some(v4),
+                IpAddr::V6(_) => None,
+            })
             .collect();
         all.sort_unstable();
         all.dedup();

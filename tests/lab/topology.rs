@@ -7,7 +7,7 @@
 //!                lb1 .2, lb2 .3 (default route: .254) ────┘   VIP .100 and gateway .1 belong to the pair
 //! ```
 
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, Ipv6Addr};
 
 use anyhow::{Context as _, Result};
 
@@ -28,6 +28,12 @@ pub const ROUTER: Ipv4Addr = Ipv4Addr::new(192, 168, 100, 254);
 pub const OUTSIDE: Ipv4Addr = Ipv4Addr::new(192, 168, 10, 50);
 /// The server behind the router.
 pub const REMOTE: Ipv4Addr = Ipv4Addr::new(192, 168, 20, 10);
+/// The VIP in a lab with IPv6. All IPv6 addresses have the last number of the IPv4 ones.
+pub const VIP6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0x100, 0, 0, 0, 0, 0x100);
+/// IPv6 gateway address of the pair.
+pub const GATEWAY6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0x100, 0, 0, 0, 0, 1);
+/// The router's link-local address on the segment: next hop of everybody's IPv6 default route but the servers'.
+pub const ROUTER_LINK_LOCAL: &str = "fe80::254";
 /// Short names of the nodes.
 pub const NODES: [&str; 2] = ["lb1", "lb2"];
 /// Short names of the servers of the segment.
@@ -54,6 +60,27 @@ pub struct Options {
     pub peer_link: bool,
     /// Whether the nodes' kernels forward IPv4.
     pub forwarding: bool,
+    /// Whether everybody has an IPv6 address beside the IPv4 one.
+    pub ipv6: bool,
+}
+
+/// An address family.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Family {
+    /// IPv4.
+    V4,
+    /// IPv6.
+    V6,
+}
+
+impl Family {
+    /// Its name.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::V4 => "IPv4",
+            Self::V6 => "IPv6",
+        }
+    }
 }
 
 /// The drawing, built.
@@ -63,6 +90,7 @@ pub struct OneArm {
     switch: Switch,
     spaces: Vec<(&'static str, Namespace)>,
     pass: PassThrough,
+    ipv6: bool,
 }
 
 /// Address of a port of the segment.
@@ -75,6 +103,18 @@ pub fn address(short: &str) -> Ipv4Addr {
         "rem" => REMOTE,
         _ => Ipv4Addr::new(192, 168, 100, last_byte(short)),
     }
+}
+
+/// IPv6 address of a port of the segment or of a host behind the router: 2001:db8:100::/64, 2001:db8:10::/64,
+/// 2001:db8:20::/64, and the digits of the last byte of [`address`].
+///
+/// # Panics
+/// As [`address`].
+pub fn address6(short: &str) -> Ipv6Addr {
+    let [_, _, net, last] = address(short).octets();
+    let digits =
+        |byte: u8| u16::from_str_radix(&byte.to_string(), 16).expect("decimal digits are hexadecimal ones");
+    Ipv6Addr::new(0x2001, 0xdb8, digits(net), 0, 0, 0, 0, digits(last))
 }
 
 /// MAC of a host: 02:00:00:00:00 and the last byte of its address on the segment, 02:00:00:00:01:… behind the router.
@@ -140,6 +180,7 @@ impl OneArm {
             switch,
             spaces,
             pass,
+            ipv6: options.ipv6,
         };
         built.add_outside("out", OUTSIDE)?;
         built.add_outside("rem", REMOTE)?;
@@ -154,6 +195,9 @@ impl OneArm {
         }
         if options.peer_link {
             built.add_peer_link()?;
+        }
+        if options.ipv6 {
+            built.add_ipv6()?;
         }
         Ok(built)
     }
@@ -177,6 +221,38 @@ impl OneArm {
         ns.run(&format!("ip addr add {addr}/24 dev eth0"))?;
         ns.run(&format!("ip route add default via {a}.{b}.{c}.1"))?;
         self.spaces.push((short, ns));
+        Ok(())
+    }
+
+    /// Gives every host its IPv6 addresses and routes.
+    fn add_ipv6(&self) -> Result<()> {
+        let router = self.ns("rt");
+        for (short, ns) in &self.spaces {
+            for (key, value) in [("accept_ra", "0"), ("disable_ipv6", "0")] {
+                for which in ["default", "all", "eth0"] {
+                    ns.sysctl(&format!("net.ipv6.conf.{which}.{key}"), value)?;
+                }
+            }
+            ns.run(&format!("ip addr add {}/64 dev eth0 nodad", address6(short)))?;
+        }
+        router.run(&format!("ip addr add {ROUTER_LINK_LOCAL}/64 dev eth0 nodad"))?;
+        router.sysctl("net.ipv6.conf.all.forwarding", "1")?;
+        for short in ["out", "rem"] {
+            let mut gateway = address6(short).segments();
+            gateway[7] = 1;
+            let gateway = Ipv6Addr::from(gateway);
+            router.run(&format!("ip addr add {gateway}/64 dev to-{short} nodad"))?;
+            self.ns(short)
+                .run(&format!("ip -6 route add default via {gateway}"))?;
+        }
+        for (short, byte) in PORTS {
+            let line = match byte {
+                254 => continue,
+                10..=12 => format!("ip -6 route add default via {GATEWAY6}"),
+                _ => format!("ip -6 route add default via {ROUTER_LINK_LOCAL} dev eth0"),
+            };
+            self.ns(short).run(&line)?;
+        }
         Ok(())
     }
 
@@ -208,6 +284,11 @@ impl OneArm {
     /// Short names of all namespaces but the switch's.
     pub fn names(&self) -> impl Iterator<Item = &'static str> {
         self.spaces.iter().map(|(name, _)| *name)
+    }
+
+    /// Whether everybody has an IPv6 address.
+    pub fn has_ipv6(&self) -> bool {
+        self.ipv6
     }
 
     /// The switch.

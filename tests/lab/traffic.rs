@@ -55,7 +55,7 @@ impl Web {
         fs::write(dir.join("html/index.html"), page(short))?;
         fs::write(dir.join("html/who"), format!("{short}\n"))?;
         let conf = dir.join("nginx.conf");
-        fs::write(&conf, configuration(short, &dir))?;
+        fs::write(&conf, configuration(short, &dir, lab.has_ipv6()))?;
         let ns = lab.ns(short);
         let error_log = dir.join("error.log");
         let [conf, error, prefix] = [&conf, &error_log, &dir].map(|p| p.display().to_string());
@@ -125,9 +125,12 @@ impl LogLine {
     }
 }
 
-fn configuration(short: &str, dir: &std::path::Path) -> String {
+fn configuration(short: &str, dir: &std::path::Path, ipv6: bool) -> String {
     let dir = dir.display();
-    let listen: String = PORTS.map(|p| format!("    listen {p} backlog=4096;\n")).concat();
+    let mut listen = PORTS.map(|p| format!("    listen {p} backlog=4096;\n")).concat();
+    if ipv6 {
+        listen.push_str("    listen [::]:80 ipv6only=on;\n");
+    }
     format!(
         "daemon off;\nuser root;\nworker_processes 1;\npid {dir}/nginx.pid;\nerror_log {dir}/error.log;\n\
          worker_rlimit_nofile 8192;\nevents {{ worker_connections 4096; }}\nhttp {{\n  \

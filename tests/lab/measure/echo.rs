@@ -1,6 +1,9 @@
 //! The UDP echo on each server: answers every datagram with it and its own tag.
 
-use std::{net::UdpSocket, time::Duration};
+use std::{
+    net::{SocketAddr, UdpSocket},
+    time::Duration,
+};
 
 use anyhow::Result;
 
@@ -22,13 +25,22 @@ impl Echo {
     /// # Errors
     /// When the port is taken.
     pub fn start(ns: &Namespace, tag: u8) -> Result<Self> {
-        let socket = ns.enter(|| Ok(UdpSocket::bind(("0.0.0.0", PORT))?))?;
+        Self::bound(ns, ([0, 0, 0, 0], PORT).into(), tag)
+    }
+
+    /// Starts it at one address, which answers then come from: a server that is not the address's only owner, or has
+    /// several, needs that.
+    ///
+    /// # Errors
+    /// When the address is not there or the port taken.
+    pub fn bound(ns: &Namespace, address: SocketAddr, tag: u8) -> Result<Self> {
+        let socket = ns.enter(|| Ok(UdpSocket::bind(address)?))?;
         socket.set_read_timeout(Some(Duration::from_millis(50)))?;
         let stop = Stop::default();
         let flag = stop.clone();
         let thread = ns.thread("echo", move || {
             process::prefer_this_thread(INSTRUMENT_PRIORITY);
-            let mut buffer = [0; 2048];
+            let mut buffer = [0; 16_384];
             while !flag.is_set() {
                 // Time-outs and ICMP errors of earlier answers come here too; the next datagram is what counts.
                 let Ok((len, from)) = socket.recv_from(&mut buffer) else {

@@ -3,6 +3,7 @@
 use std::{
     fmt::Write as _,
     fs,
+    net::IpAddr,
     os::unix::net::UnixDatagram,
     path::{Path, PathBuf},
     time::Duration,
@@ -319,7 +320,12 @@ pub fn pair_toml(spec: &PairSpec) -> String {
     )
     .ok();
     for gateway in &spec.gateways {
-        writeln!(text, "\n[[gateway]]\naddress = \"{gateway}/24\"\nleg = \"lan\"").ok();
+        let length = if gateway.is_ipv4() { 24 } else { 64 };
+        writeln!(
+            text,
+            "\n[[gateway]]\naddress = \"{gateway}/{length}\"\nleg = \"lan\""
+        )
+        .ok();
     }
     for service in &spec.services {
         write_service(&mut text, service, spec.check_interval);
@@ -339,7 +345,9 @@ fn write_service(text: &mut String, service: &Service, check: Duration) {
         service.mode.word(),
         service.scheduler
     ).ok();
-    if service.vip.octets()[..3] != topology::VIP.octets()[..3] {
+    if let IpAddr::V4(vip) = service.vip
+        && vip.octets()[..3] != topology::VIP.octets()[..3]
+    {
         writeln!(text, "leg = \"lan\"").ok();
     }
     if service.checked {

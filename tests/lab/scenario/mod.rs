@@ -6,6 +6,7 @@ mod dead_node;
 mod drawing;
 pub mod failover;
 mod field;
+mod modes;
 mod promiscuous;
 mod restore;
 mod scale;
@@ -76,6 +77,7 @@ pub fn all() -> Vec<Scenario> {
     list.push(basic::scenario());
     list.extend(failover::scenarios());
     list.push(dead_node::scenario());
+    list.push(modes::scenario());
     list.push(promiscuous::scenario());
     list.push(scale::scenario());
     list.extend(restore::scenarios());

@@ -60,7 +60,7 @@ fn spec(run: &Run) -> PairSpec {
     spec.announce_rate = Some(u32::from(VIPS));
     for (i, vip) in vips().into_iter().skip(1).enumerate() {
         let mut service = Service::new(&format!("v{i}"), "tcp", 80, Mode::BothNat, &["s1", "s2"]);
-        service.vip = vip;
+        service.vip = vip.into();
         service.checked = false;
         spec.services.push(service);
     }

@@ -1,0 +1,167 @@
+//! Every mode, family and protocol with real clients and servers: data, errors, fragments, small links, options.
+
+mod cells;
+mod table;
+
+use std::net::IpAddr;
+
+use anyhow::{Result, bail};
+
+use self::{
+    cells::Bench,
+    table::{Cell, FAMILIES, FEATURES, PROTOCOLS},
+};
+use super::{Run, Scenario};
+use crate::{
+    node::Pair,
+    service::{Mode, PairSpec, Service},
+    topology::{Family, OneArm, Options, ROUTER, ROUTER_LINK_LOCAL, SERVERS, VIP, VIP6},
+    traffic,
+};
+
+/// UDP port of a service whose servers do not listen.
+const DEAF_PORT: u16 = 7799;
+/// UDP port of a service whose servers answer late.
+const LATE_PORT: u16 = 7798;
+/// TCP port of a service whose servers answer with an ICMP error.
+const PROHIBITED_PORT: u16 = 8083;
+
+/// The scenario.
+pub(super) fn scenario() -> Scenario {
+    Scenario {
+        name: "modes",
+        about: "each mode, family, protocol: data, ICMP errors, fragments, small links, options (docs/modes.md)",
+        for_peers: false,
+        run: |run| {
+            for mode in Mode::ALL {
+                for family in FAMILIES {
+                    one(run, mode, family);
+                }
+            }
+            Ok(())
+        },
+    }
+}
+
+/// All cells of one mode and family. What keeps the pair from serving fails each of them.
+fn one(run: &mut Run, mode: Mode, family: Family) {
+    let part = format!("{}-{}", mode.word(), family.word());
+    let options = Options {
+        ipv6: family == Family::V6,
+        ..Options::default()
+    };
+    let mut judged = Vec::new();
+    let outcome = run.with_lab(&part, options, |run, lab| {
+        let _servers = traffic::start_servers(lab, &SERVERS)?;
+        prepare_hosts(lab, mode)?;
+        let mut pair = Pair::prepare(
+            run.wanted.kind,
+            lab,
+            &spec(run, mode, family),
+            &run.wanted.bin_dir,
+        )?;
+        pair.start()?;
+        lab.forget_neighbours()?;
+        let bench = Bench::new(lab, mode, family)?;
+        for protocol in PROTOCOLS {
+            for feature in FEATURES {
+                let found = match table::cell(family, protocol, feature) {
+                    Cell::Checked => bench.check(protocol, feature),
+                    Cell::NotApplicable(why) => {
+                        run.report.note(format!(
+                            "{}: n/a because {why}",
+                            table::name(mode, family, protocol, feature)
+                        ));
+                        continue;
+                    }
+                    Cell::Unchecked(why) => Err(anyhow::anyhow!("not checked: {why}")),
+                };
+                let name = table::name(mode, family, protocol, feature);
+                run.report.check(
+                    name,
+                    found.is_ok(),
+                    found.err().map(|e| format!("{e:#}")).unwrap_or_default(),
+                );
+                judged.push((protocol, feature));
+            }
+        }
+        pair.scrap()
+    });
+    if let Err(error) = outcome {
+        for protocol in PROTOCOLS {
+            for feature in FEATURES {
+                let applies = !matches!(table::cell(family, protocol, feature), Cell::NotApplicable(_));
+                if applies && !judged.contains(&(protocol, feature)) {
+                    run.report.check(
+                        table::name(mode, family, protocol, feature),
+                        false,
+                        format!("{error:#}"),
+                    );
+                }
+            }
+        }
+        if judged.len() == PROTOCOLS.len() * FEATURES.len() {
+            run.report
+                .check(format!("{part}: torn down"), false, format!("{error:#}"));
+        }
+    }
+}
+
+fn spec(run: &Run, mode: Mode, family: Family) -> PairSpec {
+    let mut spec = PairSpec::web_and_echo(mode, run.interval());
+    spec.services.extend([
+        Service::new("deaf", "udp", DEAF_PORT, mode, &SERVERS),
+        Service::new("late", "udp", LATE_PORT, mode, &SERVERS),
+        Service {
+            checked: false,
+            ..Service::new("prohibited", "tcp", PROHIBITED_PORT, mode, &SERVERS)
+        },
+    ]);
+    spec.of_family(family)
+}
+
+/// Errors without a limit of their rate; servers with the VIP of their own where they answer past the pair.
+fn prepare_hosts(lab: &OneArm, mode: Mode) -> Result<()> {
+    for short in lab.names() {
+        lab.ns(short).sysctl("net.ipv4.icmp_ratelimit", "0")?;
+        lab.ns(short).sysctl("net.ipv6.icmp.ratelimit", "0")?;
+    }
+    for server in SERVERS {
+        let ns = lab.ns(server);
+        for (family, protocol) in [("ip", "icmp"), ("ip6", "icmpv6")] {
+            let rules = format!(
+                "table {family} lab {{\n chain input {{\n type filter hook input priority 0;\n \
+                 tcp dport {PROHIBITED_PORT} reject with {protocol} type admin-prohibited\n }}\n}}"
+            );
+            ns.exec(&["nft", &rules])?;
+        }
+        if !mode.is_direct() {
+            continue;
+        }
+        for (key, value) in [("arp_ignore", "1"), ("arp_announce", "2"), ("rp_filter", "0")] {
+            for which in ["all", "eth0"] {
+                ns.sysctl(&format!("net.ipv4.conf.{which}.{key}"), value)?;
+            }
+        }
+        ns.run(&format!("ip addr add {VIP}/32 dev lo"))?;
+        ns.run(&format!("ip route replace default via {ROUTER}"))?;
+        if lab.has_ipv6() {
+            ns.run(&format!("ip addr add {VIP6}/128 dev lo nodad"))?;
+            ns.run(&format!(
+                "ip -6 route replace default via {ROUTER_LINK_LOCAL} dev eth0"
+            ))?;
+        }
+        if mode == Mode::L3Dsr {
+            bail!("no server of this lab takes packets out of tunnels");
+        }
+    }
+    Ok(())
+}
+
+/// The VIP of `family`.
+fn vip(family: Family) -> IpAddr {
+    match family {
+        Family::V4 => VIP.into(),
+        Family::V6 => VIP6.into(),
+    }
+}

@@ -6,6 +6,7 @@ use std::{
 };
 
 use anyhow::Result;
+use socket2::{Domain, Socket, Type};
 
 use super::{INSTRUMENT_PRIORITY, Recorder, Stop};
 use crate::{netns::Namespace, process};
@@ -34,7 +35,13 @@ impl Echo {
     /// # Errors
     /// When the address is not there or the port taken.
     pub fn bound(ns: &Namespace, address: SocketAddr, tag: u8) -> Result<Self> {
-        let socket = ns.enter(|| Ok(UdpSocket::bind(address)?))?;
+        let socket = ns.enter(|| {
+            let socket = Socket::new(Domain::for_address(address), Type::DGRAM, None)?;
+            // An echo at one address lives beside the one at all addresses, and goes first.
+            socket.set_reuse_address(true)?;
+            socket.bind(&address.into())?;
+            Ok(UdpSocket::from(socket))
+        })?;
         socket.set_read_timeout(Some(Duration::from_millis(50)))?;
         let stop = Stop::default();
         let flag = stop.clone();

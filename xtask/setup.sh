@@ -14,7 +14,7 @@ command -v apt-get >/dev/null || stop "needs apt-get: only Debian 12 and later a
 unshare --net true 2>/dev/null || stop "this machine cannot make a network namespace; the lab and the tests need them."
 
 BUILD="rustc-web cargo-web libstd-rust-web-dev-bpf gcc libc6-dev make pkg-config llvm-22-dev ca-certificates git"
-LAB="iproute2 iputils-ping iputils-arping procps ethtool bpftool tcpdump nftables curl iperf3 nginx-light keepalived conntrackd conntrack ucarp frr"
+LAB="iproute2 iputils-ping iputils-arping procps ethtool bpftool tcpdump nftables curl python3 iperf3 nginx-light keepalived conntrackd conntrack ucarp frr"
 UNITS="nginx.service keepalived.service conntrackd.service frr.service ucarp.service"
 case $step in
   base) wanted="$BUILD $LAB" ;;

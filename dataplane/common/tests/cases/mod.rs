@@ -13,6 +13,7 @@ mod limits;
 mod nd;
 mod refusal;
 mod reopen;
+mod six;
 mod transit;
 
 use crate::support::{
@@ -74,9 +75,11 @@ fn run_family<E: Engine>(engine: &mut E, v6: bool) {
         reopen::cases(),
         transit::cases(),
     ];
+    let six = if v6 { six::cases() } else { Vec::new() };
     let cases: Vec<Case<E>> = tables
         .into_iter()
         .flatten()
+        .chain(six)
         .filter(|case| !v6 || !case.v4_only)
         .collect();
     let mut failed = Vec::new();

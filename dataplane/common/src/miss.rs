@@ -9,6 +9,7 @@ use crate::{
     maps::{Leg, NOT_A_HOST, ServiceKey, proto, server},
     packet::Packet,
     phase::Phase,
+    receive::leg_of,
     table,
     tables::{Tables, discard, geometry, pass, tick},
     tcp::is_opening,
@@ -159,16 +160,19 @@ fn without_flow<T: Tables>(tables: &T, flags: u8) -> Step {
 /// [`Phase::Forward`]: forwards by the flow an earlier phase made or found; that phase has read the clock.
 #[inline(always)]
 pub fn forward<A: Header, P: Packet, T: Tables>(packet: &mut P, work: &Work, tables: &T) -> Step {
-    // Copies: a phase after this one gets its own `Work`.
-    let (arrival, leg, now) = (work.arrival.narrow::<A>(), work.leg, work.now);
+    // Copies: a phase after this one gets its own `Work`. The leg is looked up, because the stack is short.
+    let (arrival, now, old_incarnation) = (work.arrival.narrow::<A>(), work.now, work.old_incarnation);
+    let Some(leg) = leg_of(&arrival, tables) else {
+        return discard(tables, Counter::Internal);
+    };
     let Some(node) = tables.node() else {
         return discard(tables, Counter::Internal);
     };
     let Some(found) = table::find(tables, &geometry::<A>(node), &arrival.key) else {
         return discard(tables, Counter::LockContended);
     };
-    if work.old_incarnation == found.incarnation {
-        follow_client(tables, &arrival, &leg, &found, now);
+    if old_incarnation == found.incarnation {
+        follow_client(tables, &arrival, leg, &found, now);
     }
-    crate::established::forward::<A, P, T, true>(packet, &arrival, &leg, tables, &found, now)
+    crate::established::forward::<A, P, T, true>(packet, &arrival, leg, tables, &found, now)
 }

@@ -36,6 +36,10 @@ pub fn nd<P: Packet, T: Tables>(packet: &mut P, work: &Work, tables: &T) -> Step
     } else {
         tables.owned(arrival.slot, target)
     }) {
+        // From beyond the link it claims nothing (RFC 4861 §7.1).
+        if arrival.ttl != nd::HOP_LIMIT {
+            return discard(tables, Counter::NdInvalid);
+        }
         let claimed = if ours.is_some() { arrival.key.saddr } else { target };
         return claim(work, tables, owner, claimed);
     }

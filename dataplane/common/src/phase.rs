@@ -36,6 +36,10 @@ pub enum Phase {
     Search = 9,
     /// An IPv6 frame: what the main program is for IPv4.
     Receive6 = 10,
+    /// IPv6: walk the extension headers.
+    Extensions = 11,
+    /// IPv6: look the flow up behind extension headers.
+    Lookup = 12,
 }
 
 /// Phases of one family in `PHASES`.
@@ -50,7 +54,7 @@ impl Phase {
 }
 
 /// What the loader must put into `PHASES`: (index, name of the XDP program).
-pub const PHASES: [(u32, &str); 21] = [
+pub const PHASES: [(u32, &str); 23] = [
     (Phase::Neighbour.index(false), "onearm_arp"),
     (Phase::Miss.index(false), "onearm_miss"),
     (Phase::Schedule.index(false), "onearm_schedule"),
@@ -72,4 +76,6 @@ pub const PHASES: [(u32, &str); 21] = [
     (Phase::Transit.index(true), "onearm_transit6"),
     (Phase::Relay.index(true), "onearm_relay6"),
     (Phase::Search.index(true), "onearm_search6"),
+    (Phase::Extensions.index(true), "onearm_extensions6"),
+    (Phase::Lookup.index(true), "onearm_lookup6"),
 ];

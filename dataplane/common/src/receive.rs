@@ -76,8 +76,9 @@ fn ethernet<A: Header, P: Packet>(packet: &P, ifindex: u32) -> Option<(Arrival<A
     Some((arrival, dst, ethertype))
 }
 
+/// The leg a frame came by.
 #[inline(always)]
-fn leg_of<'t, A: Header, T: Tables>(arrival: &Arrival<A>, tables: &'t T) -> Option<&'t Leg> {
+pub fn leg_of<'t, A: Header, T: Tables>(arrival: &Arrival<A>, tables: &'t T) -> Option<&'t Leg> {
     tables.leg(&LegKey {
         ifindex: arrival.ifindex,
         vlan: arrival.vlan,
@@ -259,17 +260,41 @@ pub fn receive6<P: Packet, T: Tables>(packet: &mut P, ifindex: u32, tables: &T) 
         return discard(tables, Counter::Malformed);
     }
     arrival.slot = tables.slot();
-    match extensions(packet, &mut arrival) {
-        Walk::Transport => receive_transport(packet, arrival, leg, tables),
-        Walk::Fragment => {
-            arrival.shape = shape::FRAGMENT;
-            hand_over(tables, &arrival, leg, Phase::Miss)
-        }
-        Walk::Broken => {
-            arrival.shape = shape::SHORT;
-            hand_over(tables, &arrival, leg, Phase::Miss)
-        }
+    if is_extension(next) {
+        return hand_over(tables, &arrival, leg, Phase::Extensions);
     }
+    receive_transport(packet, arrival, leg, tables)
+}
+
+/// [`Phase::Extensions`]: extension headers come first. In a program of its own, because each way through them would be
+/// verified with everything that follows.
+#[inline(always)]
+pub fn walk_extensions<P: Packet>(packet: &P, work: &mut Work) -> Step {
+    match extensions(packet, &mut work.arrival) {
+        Walk::Transport => return Step::Next(Phase::Lookup),
+        Walk::Fragment => work.arrival.shape = shape::FRAGMENT,
+        Walk::Broken => work.arrival.shape = shape::SHORT,
+    }
+    Step::Next(Phase::Miss)
+}
+
+/// [`Phase::Lookup`]: the transport header is found.
+#[inline(always)]
+pub fn lookup<P: Packet, T: Tables>(packet: &mut P, work: &Work, tables: &T) -> Step {
+    let arrival = work.arrival.narrow::<Addr>();
+    let Some(leg) = leg_of(&arrival, tables) else {
+        return discard(tables, Counter::Internal);
+    };
+    receive_transport(packet, arrival, leg, tables)
+}
+
+#[inline(always)]
+const fn is_extension(next: u8) -> bool {
+    next == ip6::HOP_BY_HOP
+        || next == ip6::ROUTING
+        || next == ip6::DESTINATION
+        || next == ip6::AUTH
+        || next == ip6::FRAGMENT
 }
 
 /// What follows the extension headers.
@@ -284,16 +309,11 @@ enum Walk {
 
 /// Walks the extension headers (RFC 8200 §4).
 #[inline(always)]
-fn extensions<P: Packet>(packet: &P, arrival: &mut Arrival<Addr>) -> Walk {
+fn extensions<P: Packet>(packet: &P, arrival: &mut Arrival) -> Walk {
     let end = arrival.l3 as usize + arrival.total as usize;
     for n in 0..=MOST_EXTENSIONS {
         let next = arrival.key.proto;
-        let known = next == ip6::HOP_BY_HOP
-            || next == ip6::ROUTING
-            || next == ip6::DESTINATION
-            || next == ip6::AUTH
-            || next == ip6::FRAGMENT;
-        if !known {
+        if !is_extension(next) {
             return Walk::Transport;
         }
         if next == ip6::FRAGMENT {

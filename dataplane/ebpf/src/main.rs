@@ -26,7 +26,7 @@ use onearm_dataplane_common::{
     evict::evict,
     miss::{forward, miss},
     nd::nd,
-    receive::{receive, receive6},
+    receive::{lookup, receive, receive6, walk_extensions},
     relay::relay,
     schedule::schedule,
     search,
@@ -98,6 +98,8 @@ phases! {
         maps::repeat::<Addr4>(search::begin(work, &Kernel));
         search::end(work, &Kernel)
     };
+    onearm_extensions6: Addr = |frame, work| walk_extensions(frame, work);
+    onearm_lookup6: Addr = |frame, work| lookup(frame, work, &Kernel);
     onearm_nd: Addr = |frame, work| nd(frame, work, &Kernel);
     onearm_miss6: Addr = |frame, work| miss::<Addr, _, _>(frame, work, &Kernel);
     onearm_schedule6: Addr = |_, work| schedule(work, &Kernel);

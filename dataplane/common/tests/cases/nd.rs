@@ -253,6 +253,10 @@ fn claim(mac: Mac) -> Vec<u8> {
 
 fn an_advertisement_of_somebody_else_is_a_conflict<E: Engine>(e: &mut E) {
     expect_drop(e, &claim(S1_MAC), Counter::ArpConflict);
+    let mut from_far = claim(S1_MAC);
+    from_far[14 + 7] = 254;
+    expect_drop(e, &from_far, Counter::NdInvalid);
+    assert_eq!(e.counter(Counter::ArpConflict), 1);
     expect_pass(e, &claim(OUR_MAC));
     e.lease(false);
     expect_pass(e, &claim(S1_MAC));

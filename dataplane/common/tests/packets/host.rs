@@ -24,7 +24,7 @@ use onearm_dataplane_common::{
     nd::nd,
     packet::Packet,
     phase::Phase,
-    receive::{receive, receive6},
+    receive::{lookup, receive, receive6, walk_extensions},
     refusal::{METERS, Meter, Rate},
     relay::relay,
     schedule::schedule,
@@ -193,6 +193,8 @@ impl Host {
                 let _found = (0..times).any(|n| search::look::<A, _>(&mut work, self, n));
                 search::end(&mut work, self)
             }
+            Phase::Extensions => walk_extensions(frame, &mut work),
+            Phase::Lookup => return lookup(frame, &work, self),
             Phase::Receive6 => panic!("a phase of its own"),
         };
         *self.work.borrow_mut() = work;

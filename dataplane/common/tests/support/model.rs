@@ -60,7 +60,11 @@ impl Layout {
         let (mut proto, mut l4) = (frame[l3 + 6], l3 + 40);
         while matches!(proto, 0 | 43 | 51 | 60) {
             let units = usize::from(frame[l4 + 1]);
-            let len = if proto == 51 { (units + 2) * 4 } else { (units + 1) * 8 };
+            let len = if proto == 51 {
+                (units + 2) * 4
+            } else {
+                (units + 1) * 8
+            };
             proto = frame[l4];
             l4 += len;
         }

@@ -43,6 +43,8 @@ counters! {
     ServerDownReset = "server_down_reset",
     /// Datagram whose flow moved because its server went down.
     ServerDownMoved = "server_down_moved",
+    /// ICMP error about a packet of a flow translated and sent to the flow's sender.
+    IcmpErrorTranslated = "icmp_error_translated",
     /// New flow made.
     FlowCreated = "flow_created",
     /// SYN that replaced a closing, half-open or expired flow.
@@ -83,7 +85,7 @@ counters! {
     SynAckWithoutFlow = "syn_ack_without_flow",
     /// Dropped: packet to a port used for source translation, without a flow.
     SnatRangeWithoutFlow = "snat_range_without_flow",
-    /// Dropped: ICMP to an owned address, other than an echo request.
+    /// Dropped: ICMP to an owned address, neither an echo request nor an error.
     IcmpUnhandled = "icmp_unhandled",
     /// Dropped: new flow of a client that the service does not allow, or denies.
     ClientDenied = "client_denied",
@@ -93,6 +95,8 @@ counters! {
     MaxNew = "max_new_per_second",
     /// Dropped: new flow of a client that has `max_per_source`.
     MaxPerSource = "max_per_source",
+    /// Dropped: ICMP error about a packet that belongs to no flow.
+    IcmpErrorWithoutFlow = "icmp_error_without_flow",
     /// Dropped: the service has no live server.
     NoServer = "no_server",
     /// Dropped: no free source port found.

@@ -276,8 +276,9 @@ fn learn<A: Header, T: Tables>(
     }
 }
 
+/// The hop of an entry towards `addr`; with `ROUTED` one without a hop looks its route up.
 #[inline(always)]
-fn resolve<T: Tables, const ROUTED: bool>(
+pub fn resolve<T: Tables, const ROUTED: bool>(
     tables: &T,
     index: u32,
     addr: Addr,

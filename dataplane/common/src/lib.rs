@@ -38,6 +38,7 @@ pub mod evict;
 pub mod flow;
 pub mod hash;
 pub mod header;
+pub mod icmp_error;
 pub mod limits;
 pub mod maps;
 pub mod miss;

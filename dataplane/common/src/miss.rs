@@ -6,6 +6,7 @@ use crate::{
     established::follow_client,
     flow::{FlowKey, State, is_reset_by_client},
     header::Header,
+    icmp_error::{is_error, reports_one},
     maps::{Leg, NOT_A_HOST, ServiceKey, proto, server},
     packet::Packet,
     phase::Phase,
@@ -29,6 +30,9 @@ pub fn miss<A: Header, P: Packet, T: Tables>(packet: &mut P, work: &mut Work, ta
     let slot = work.arrival.slot;
     let Some(owned) = tables.owned(slot, daddr) else {
         let stays = is_own(&work.leg, daddr) || daddr.is_special() || is_of_the_link(saddr, daddr);
+        if !stays && work.judged == 0 && reports_one::<A, P>(packet, &work.arrival) {
+            return Step::Next(Phase::IcmpError);
+        }
         if stays || tables.server_net(slot, saddr).is_none() {
             return pass(tables);
         }
@@ -102,6 +106,9 @@ fn to_owned<A: Header, P: Packet, T: Tables>(packet: &P, work: &mut Work, tables
         };
         if (arrival.total as usize) < (arrival.l4 - arrival.l3) as usize + icmp::LEN {
             return discard(tables, Counter::Malformed);
+        }
+        if is_error(A::V6, header.u8::<{ icmp::TYPE }>()) {
+            return Step::Next(Phase::IcmpError);
         }
         if header.u16::<{ icmp::TYPE_CODE }>() != u16::from_ne_bytes([A::MESSAGES.echo, 0]) {
             return discard(tables, Counter::IcmpUnhandled);

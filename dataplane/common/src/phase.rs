@@ -34,6 +34,8 @@ pub enum Phase {
     Relay = 8,
     /// New flow: look at every source port.
     Search = 9,
+    /// An ICMP error: translate what it quotes.
+    IcmpError = 13,
     /// An IPv6 frame: what the main program is for IPv4.
     Receive6 = 10,
     /// IPv6: walk the extension headers.
@@ -54,7 +56,7 @@ impl Phase {
 }
 
 /// What the loader must put into `PHASES`: (index, name of the XDP program).
-pub const PHASES: [(u32, &str); 23] = [
+pub const PHASES: [(u32, &str); 25] = [
     (Phase::Neighbour.index(false), "onearm_arp"),
     (Phase::Miss.index(false), "onearm_miss"),
     (Phase::Schedule.index(false), "onearm_schedule"),
@@ -65,6 +67,7 @@ pub const PHASES: [(u32, &str); 23] = [
     (Phase::Transit.index(false), "onearm_transit"),
     (Phase::Relay.index(false), "onearm_relay"),
     (Phase::Search.index(false), "onearm_search"),
+    (Phase::IcmpError.index(false), "onearm_icmp"),
     (Phase::Receive6.index(false), "onearm_receive6"),
     (Phase::Neighbour.index(true), "onearm_nd"),
     (Phase::Miss.index(true), "onearm_miss6"),
@@ -78,4 +81,5 @@ pub const PHASES: [(u32, &str); 23] = [
     (Phase::Search.index(true), "onearm_search6"),
     (Phase::Extensions.index(true), "onearm_extensions6"),
     (Phase::Lookup.index(true), "onearm_lookup6"),
+    (Phase::IcmpError.index(true), "onearm_icmp6"),
 ];

@@ -46,6 +46,7 @@ pub fn hand_over_with<A: Header, T: Tables>(
         work.waited = 0;
         work.reusing = 0;
         work.chosen = 0;
+        work.judged = 0;
         more(work);
     });
     if left {

@@ -70,6 +70,8 @@ pub mod ip {
     pub const FRAGMENT: usize = 6;
     /// Bits of `FRAGMENT` that make a packet a fragment: more fragments, offset.
     pub const FRAGMENT_MASK: u16 = 0x3fffu16.to_be();
+    /// Bits of `FRAGMENT`: offset in units of eight bytes.
+    pub const OFFSET_MASK: u16 = 0x1fffu16.to_be();
     /// Bit of `FRAGMENT`: do not fragment.
     pub const DF: u16 = 0x4000u16.to_be();
     /// Time to live.
@@ -108,6 +110,8 @@ pub mod ip6 {
     pub const HOP_BY_HOP: u8 = 0;
     /// Next header: routing.
     pub const ROUTING: u8 = 43;
+    /// Bits of a fragment header's second word: offset in units of eight bytes.
+    pub const OFFSET_MASK: u16 = 0xfff8u16.to_be();
     /// Next header: fragment.
     pub const FRAGMENT: u8 = 44;
     /// Next header: authentication (RFC 4302); its length counts words of four bytes, minus two.
@@ -178,6 +182,8 @@ pub mod icmp {
     pub const ECHO: u8 = 8;
     /// Time exceeded.
     pub const TIME_EXCEEDED: u8 = 11;
+    /// Parameter problem.
+    pub const PARAMETER: u8 = 12;
 }
 
 /// ICMPv6 (RFC 4443). Fields as in ICMP.
@@ -186,8 +192,12 @@ pub mod icmp6 {
     pub const UNREACHABLE: u8 = 1;
     /// Code of `UNREACHABLE`.
     pub const PORT: u8 = 4;
+    /// Packet too big.
+    pub const TOO_BIG: u8 = 2;
     /// Time exceeded.
     pub const TIME_EXCEEDED: u8 = 3;
+    /// Parameter problem.
+    pub const PARAMETER: u8 = 4;
     /// Echo request.
     pub const ECHO: u8 = 128;
     /// Echo reply.

@@ -174,8 +174,10 @@ pub struct Work {
     pub reusing: u8,
     /// 1 = the source port is chosen.
     pub chosen: u8,
+    /// 1 = an ICMP error about none of our flows.
+    pub judged: u8,
     /// Explicit padding, zero.
-    pub _pad: [u8; 5],
+    pub _pad: [u8; 4],
     /// The new flow.
     pub forward: FlowEntry,
     /// The new flow.

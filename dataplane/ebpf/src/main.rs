@@ -24,6 +24,7 @@ use onearm_dataplane_common::{
     create::create,
     egress::may_leave,
     evict::evict,
+    icmp_error::icmp_error,
     miss::{forward, miss},
     nd::nd,
     receive::{lookup, receive, receive6, walk_extensions},
@@ -100,6 +101,7 @@ phases! {
     };
     onearm_extensions6: Addr = |frame, work| walk_extensions(frame, work);
     onearm_lookup6: Addr = |frame, work| lookup(frame, work, &Kernel);
+    onearm_icmp: Addr4 = |frame, work| icmp_error::<Addr4, _, _>(frame, work, &Kernel);
     onearm_nd: Addr = |frame, work| nd(frame, work, &Kernel);
     onearm_miss6: Addr = |frame, work| miss::<Addr, _, _>(frame, work, &Kernel);
     onearm_schedule6: Addr = |_, work| schedule(work, &Kernel);
@@ -113,6 +115,7 @@ phases! {
         maps::repeat::<Addr>(search::begin(work, &Kernel));
         search::end(work, &Kernel)
     };
+    onearm_icmp6: Addr = |frame, work| icmp_error::<Addr, _, _>(frame, work, &Kernel);
 }
 
 /// Drops what must not leave the kernel without a lease (clsact egress).

@@ -7,6 +7,7 @@ mod choice;
 mod edges;
 mod egress;
 mod hairpin;
+mod icmp_errors;
 mod lease;
 mod legs;
 mod limits;
@@ -60,7 +61,7 @@ pub fn run_all<E: Engine>(engine: &mut E) {
 fn run_family<E: Engine>(engine: &mut E, v6: bool) {
     use_v6(v6);
     let resolution = if v6 { nd::cases() } else { arp::cases() };
-    let tables: [Vec<Case<E>>; 13] = [
+    let tables: [Vec<Case<E>>; 14] = [
         admission::cases(),
         resolution,
         balanced::cases(),
@@ -70,6 +71,7 @@ fn run_family<E: Engine>(engine: &mut E, v6: bool) {
         hairpin::cases(),
         lease::cases(),
         legs::cases(),
+        icmp_errors::cases(),
         limits::cases(),
         refusal::cases(),
         reopen::cases(),

@@ -15,7 +15,7 @@ use onearm_dataplane_common::{
     event::{Event, PACE_NS},
     evict::evict,
     flow::{Bucket, Bucket4, Bucket6, FlowEntry},
-    header::Header,
+    icmp_error::{Quoted, icmp_error},
     maps::{
         EndpointKey, LastHop, Leg, LegKey, Limits, NeighbourKey, NextHop, Node, Owned, OwnedKey, Refusals,
         Route, Server, Service, ServiceKey, SnatPool, SnatRange,
@@ -174,7 +174,7 @@ impl Host {
         *count = count.wrapping_add(n);
     }
 
-    fn phase<A: Header>(&self, phase: Phase, frame: &mut Buffer) -> Step {
+    fn phase<A: Quoted>(&self, phase: Phase, frame: &mut Buffer) -> Step {
         // A copy, as the phases of the kernel share one value by turns.
         let mut work = *self.work.borrow();
         let step = match phase {
@@ -188,6 +188,7 @@ impl Host {
             Phase::Answer => answer::<A, _, _>(frame, &mut work, self),
             Phase::Transit => transit::<A, _, _>(frame, &mut work, self),
             Phase::Relay => relay::<A, _, _>(frame, &work, self),
+            Phase::IcmpError => icmp_error::<A, _, _>(frame, &mut work, self),
             Phase::Search => {
                 let times = search::begin(&mut work, self);
                 let _found = (0..times).any(|n| search::look::<A, _>(&mut work, self, n));

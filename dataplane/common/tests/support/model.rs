@@ -196,3 +196,55 @@ pub fn verifies(frame: &[u8]) -> bool {
     }
     checksum(layout.pseudo(frame) + sum(&frame[l4..layout.end])) == [0, 0]
 }
+
+/// An ICMP error: who tells whom, by which MACs, what, and the packet it quotes.
+#[derive(Clone, Debug)]
+pub struct Report {
+    pub from_mac: Mac,
+    pub to_mac: Mac,
+    pub from: std::net::IpAddr,
+    pub to: std::net::IpAddr,
+    pub ttl: u8,
+    pub kind: u8,
+    pub code: u8,
+    pub rest: [u8; 4],
+    /// IP packet, cut as the reporter does.
+    pub quote: Vec<u8>,
+}
+
+impl Report {
+    /// The frame, every checksum made from nothing.
+    pub fn build(&self) -> Vec<u8> {
+        let mut out = [&self.to_mac[..], &self.from_mac].concat();
+        let v6 = self.from.is_ipv6();
+        let payload = u16::try_from(8 + self.quote.len()).expect("short");
+        if v6 {
+            out.extend([0x86, 0xdd, 0x60, 0, 0, 0]);
+            out.extend(payload.to_be_bytes());
+            out.extend([58, self.ttl]);
+        } else {
+            out.extend([8, 0, 0x45, 0xc0]);
+            out.extend((payload + 20).to_be_bytes());
+            out.extend([0, 7, 0, 0, self.ttl, 1, 0, 0]);
+        }
+        out.extend(octets(self.from));
+        out.extend(octets(self.to));
+        out.extend([self.kind, self.code, 0, 0]);
+        out.extend(self.rest);
+        out.extend(&self.quote);
+        let layout = Layout::of(&out);
+        finish_header(&mut out, &layout);
+        let message = checksum(layout.pseudo(&out) + sum(&out[layout.l4..layout.end]));
+        out[layout.l4 + 2..layout.l4 + 4].copy_from_slice(&message);
+        out
+    }
+}
+
+/// The IP packet of a frame, with the TTL its copy `seen` on the way had, as far as `bytes` of its transport.
+pub fn quoted(frame: &[u8], seen: &[u8], bytes: usize) -> Vec<u8> {
+    let layout = Layout::of(frame);
+    let mut copy = frame.to_vec();
+    copy[layout.ttl()] = seen[layout.ttl()];
+    finish_header(&mut copy, &layout);
+    copy[layout.l3..layout.end.min(layout.l4 + bytes)].to_vec()
+}

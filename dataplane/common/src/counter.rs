@@ -45,6 +45,8 @@ counters! {
     ServerDownMoved = "server_down_moved",
     /// ICMP error about a packet of a flow translated and sent to the flow's sender.
     IcmpErrorTranslated = "icmp_error_translated",
+    /// Later fragment of a flow's datagram translated (also in `transmitted` or `redirected`).
+    FragmentFollowed = "fragment_followed",
     /// New flow made.
     FlowCreated = "flow_created",
     /// SYN that replaced a closing, half-open or expired flow.
@@ -73,8 +75,13 @@ counters! {
     NoLease = "no_lease",
     /// Dropped: stray frame that the peer itself had sent here.
     RelayLoop = "relay_loop",
-    /// Dropped: fragment.
+    /// Dropped: fragment to an owned address of a packet that is neither TCP nor UDP.
     Fragment = "fragment",
+    /// Dropped: fragment that came before its first one, or more than 5 s after it.
+    FragmentEarly = "fragment_early",
+    /// Dropped: first fragment without the whole transport header, fragment that overlaps one, ends beyond 65,535 bytes or
+    /// inside a unit of eight bytes.
+    FragmentRefused = "fragment_refused",
     /// Dropped: IP protocol to an owned address that is not handled.
     UnsupportedProtocol = "unsupported_protocol",
     /// Dropped: service of a mode this program does not know.

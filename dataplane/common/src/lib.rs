@@ -36,6 +36,7 @@ pub mod established;
 pub mod event;
 pub mod evict;
 pub mod flow;
+pub mod fragment;
 pub mod hash;
 pub mod header;
 pub mod icmp_error;

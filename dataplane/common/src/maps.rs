@@ -27,6 +27,8 @@
 //! | `SERVER_ENDPOINTS` | hash | [`EndpointKey`] → `u32` (1) |
 //! | `NEXT_HOPS`, `LAST_HOPS` | array | index → [`NextHop`], [`LastHop`] |
 //! | `LAST_HOP_INDEX` | LRU hash | [`LastHop`] → `u32` |
+//! | `FRAGMENTS` | LRU hash | [`FragmentKey`] → [`Remembered`] |
+//! | `FRAGMENT_ID` | array | 0 → `u64`, advanced by atomic add |
 //! | `LAST_HOP_NEXT`, `HALF_OPEN`, `INCARNATION` | array | 0 → `u64`, advanced by atomic add |
 //! | `OPEN`, `OPEN_SERVERS` | array, mmapable | stats index, server index → `u64` flows not closing, by atomic add |
 //! | `SOURCES` | array, mmapable | [`crate::limits::source_slots`] → `u64` flows, by atomic add |
@@ -68,6 +70,8 @@ pub const MAX_LEGS: u32 = 64;
 pub const MAX_NEXT_HOPS: u32 = 32_768;
 /// Client-side last hops (leg, VLAN, MAC).
 pub const MAX_LAST_HOPS: u32 = 65_536;
+/// Fragmented datagrams remembered at one time; the oldest give way to new ones.
+pub const MAX_FRAGMENTS: u32 = 65_536;
 /// Ownership groups; only group 0 is used in this build.
 pub const MAX_GROUPS: u32 = 16;
 /// SNAT pool entries of all services of one slot.
@@ -429,6 +433,38 @@ pub struct LastHop {
     pub ifindex: u32,
     /// Leg id.
     pub leg: u32,
+}
+
+/// Key of map `FRAGMENTS` (LRU hash): what fragments of one datagram have in common.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct FragmentKey {
+    /// Source address.
+    pub saddr: Addr,
+    /// Destination address.
+    pub daddr: Addr,
+    /// Identification as it stands in the packet.
+    pub id: u32,
+    /// IPv4: the protocol. IPv6: that of the fragment header.
+    pub proto: u32,
+}
+
+/// Value of map `FRAGMENTS`: what the first fragment said, and what became of it.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Remembered {
+    /// When it came, CLOCK_MONOTONIC ns.
+    pub time: u64,
+    /// Identification the datagram leaves with if its source is rewritten, as it stands in the packet; never 0.
+    pub id: u32,
+    /// Source port; 0 if the protocol has none.
+    pub sport: Port,
+    /// Destination port.
+    pub dport: Port,
+    /// Transport protocol.
+    pub proto: u32,
+    /// Explicit padding, zero.
+    pub _pad: u32,
 }
 
 /// Value of map `SNAT_POOLS` (array of [`SLOTS`] × [`MAX_SNAT_POOLS`]): one source address and **this node's** half of its ports.

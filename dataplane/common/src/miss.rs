@@ -5,6 +5,7 @@ use crate::{
     counter::Counter,
     established::follow_client,
     flow::{FlowKey, State, is_reset_by_client},
+    fragment::Fragmented,
     header::Header,
     icmp_error::{is_error, reports_one},
     maps::{Leg, NOT_A_HOST, ServiceKey, proto, server},
@@ -29,7 +30,7 @@ pub fn miss<A: Header, P: Packet, T: Tables>(packet: &mut P, work: &mut Work, ta
     let FlowKey { saddr, daddr, .. } = work.arrival.key;
     let slot = work.arrival.slot;
     let Some(owned) = tables.owned(slot, daddr) else {
-        let stays = is_own(&work.leg, daddr) || daddr.is_special() || is_of_the_link(saddr, daddr);
+        let stays = stays_here(&work.leg, saddr, daddr);
         if !stays && work.judged == 0 && reports_one::<A, P>(packet, &work.arrival) {
             return Step::Next(Phase::IcmpError);
         }
@@ -47,6 +48,12 @@ pub fn miss<A: Header, P: Packet, T: Tables>(packet: &mut P, work: &mut Work, ta
         return Step::Next(Phase::Relay);
     }
     to_owned::<A, P, T>(packet, work, tables)
+}
+
+/// To the node itself, a group, or of the link: nothing of the pair's, unless the destination is owned.
+#[inline(always)]
+pub fn stays_here(leg: &Leg, saddr: Addr, daddr: Addr) -> bool {
+    is_own(leg, daddr) || daddr.is_special() || is_of_the_link(saddr, daddr)
 }
 
 /// An address of this node's own on the leg.
@@ -166,9 +173,10 @@ fn without_flow<T: Tables>(tables: &T, flags: u8) -> Step {
 
 /// [`Phase::Forward`]: forwards by the flow an earlier phase made or found; that phase has read the clock.
 #[inline(always)]
-pub fn forward<A: Header, P: Packet, T: Tables>(packet: &mut P, work: &Work, tables: &T) -> Step {
+pub fn forward<A: Fragmented, P: Packet, T: Tables>(packet: &mut P, work: &Work, tables: &T) -> Step {
     // Copies: a phase after this one gets its own `Work`. The leg is looked up, because the stack is short.
-    let (arrival, now, old_incarnation) = (work.arrival.narrow::<A>(), work.now, work.old_incarnation);
+    let (arrival, now) = (work.arrival.narrow::<A>(), work.now);
+    let (old_incarnation, fresh_id) = (work.old_incarnation, work.fresh_id);
     let Some(leg) = leg_of(&arrival, tables) else {
         return discard(tables, Counter::Internal);
     };
@@ -180,6 +188,12 @@ pub fn forward<A: Header, P: Packet, T: Tables>(packet: &mut P, work: &Work, tab
     };
     if old_incarnation == found.incarnation {
         follow_client(tables, &arrival, leg, &found, now);
+    }
+    if fresh_id != 0
+        && found.entry().new_saddr() != arrival.key.saddr
+        && !A::set_id(packet, arrival.l3 as usize, arrival.l4 as usize, fresh_id)
+    {
+        return discard(tables, Counter::Internal);
     }
     crate::established::forward::<A, P, T, true>(packet, &arrival, leg, tables, &found, now)
 }

@@ -36,6 +36,8 @@ pub enum Phase {
     Search = 9,
     /// An ICMP error: translate what it quotes.
     IcmpError = 13,
+    /// A fragment: remember what it is part of, or follow the first one.
+    Fragment = 14,
     /// An IPv6 frame: what the main program is for IPv4.
     Receive6 = 10,
     /// IPv6: walk the extension headers.
@@ -56,7 +58,7 @@ impl Phase {
 }
 
 /// What the loader must put into `PHASES`: (index, name of the XDP program).
-pub const PHASES: [(u32, &str); 25] = [
+pub const PHASES: [(u32, &str); 27] = [
     (Phase::Neighbour.index(false), "onearm_arp"),
     (Phase::Miss.index(false), "onearm_miss"),
     (Phase::Schedule.index(false), "onearm_schedule"),
@@ -68,6 +70,7 @@ pub const PHASES: [(u32, &str); 25] = [
     (Phase::Relay.index(false), "onearm_relay"),
     (Phase::Search.index(false), "onearm_search"),
     (Phase::IcmpError.index(false), "onearm_icmp"),
+    (Phase::Fragment.index(false), "onearm_fragment"),
     (Phase::Receive6.index(false), "onearm_receive6"),
     (Phase::Neighbour.index(true), "onearm_nd"),
     (Phase::Miss.index(true), "onearm_miss6"),
@@ -82,4 +85,5 @@ pub const PHASES: [(u32, &str); 25] = [
     (Phase::Extensions.index(true), "onearm_extensions6"),
     (Phase::Lookup.index(true), "onearm_lookup6"),
     (Phase::IcmpError.index(true), "onearm_icmp6"),
+    (Phase::Fragment.index(true), "onearm_fragment6"),
 ];

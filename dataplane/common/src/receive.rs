@@ -47,6 +47,7 @@ pub fn hand_over_with<A: Header, T: Tables>(
         work.reusing = 0;
         work.chosen = 0;
         work.judged = 0;
+        work.fresh_id = 0;
         more(work);
     });
     if left {
@@ -145,7 +146,7 @@ fn receive_ip<P: Packet, T: Tables>(
     arrival.key = FlowKey::new(protocol, saddr, 0, daddr, 0);
     if header.u16::<{ ip::FRAGMENT }>() & ip::FRAGMENT_MASK != 0 {
         arrival.shape = shape::FRAGMENT;
-        return hand_over(tables, &arrival, leg, Phase::Miss);
+        return hand_over(tables, &arrival, leg, Phase::Fragment);
     }
     receive_transport(packet, arrival, leg, tables)
 }
@@ -273,7 +274,10 @@ pub fn receive6<P: Packet, T: Tables>(packet: &mut P, ifindex: u32, tables: &T) 
 pub fn walk_extensions<P: Packet>(packet: &P, work: &mut Work) -> Step {
     match extensions(packet, &mut work.arrival) {
         Walk::Transport => return Step::Next(Phase::Lookup),
-        Walk::Fragment => work.arrival.shape = shape::FRAGMENT,
+        Walk::Fragment => {
+            work.arrival.shape = shape::FRAGMENT;
+            return Step::Next(Phase::Fragment);
+        }
         Walk::Broken => work.arrival.shape = shape::SHORT,
     }
     Step::Next(Phase::Miss)

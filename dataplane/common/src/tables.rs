@@ -6,8 +6,8 @@ use crate::{
     event::Event,
     hash,
     maps::{
-        Addr, EndpointKey, LastHop, Leg, LegKey, Limits, NeighbourKey, NextHop, Node, Owned, Route, Server,
-        Service, ServiceKey, SnatPool, SnatRange, TICK_SHIFT,
+        Addr, EndpointKey, FragmentKey, LastHop, Leg, LegKey, Limits, NeighbourKey, NextHop, Node, Owned,
+        Remembered, Route, Server, Service, ServiceKey, SnatPool, SnatRange, TICK_SHIFT,
     },
     refusal::{self, Rate},
     table::{FlowMemory, Geometry},
@@ -64,6 +64,12 @@ pub trait Tables: FlowMemory {
     fn last_hop(&self, index: u32) -> Option<LastHop>;
     /// Map `LAST_HOP_INDEX`: index of a last hop, given out now if it is new and one is left.
     fn learn_last_hop(&self, hop: &LastHop) -> Option<u32>;
+    /// Map `FRAGMENTS`.
+    fn fragment(&self, key: &FragmentKey) -> Option<Remembered>;
+    /// Map `FRAGMENTS`: the oldest give way.
+    fn remember_fragment(&self, key: &FragmentKey, value: &Remembered);
+    /// Map `FRAGMENT_ID`: the counter before it was advanced.
+    fn next_fragment_id(&self) -> u64;
     /// Map `HALF_OPEN`.
     fn half_open(&self) -> u64;
     /// Map `HALF_OPEN`: wrapping add.

@@ -33,13 +33,10 @@ pub fn transit<A: Header, P: Packet, T: Tables>(packet: &mut P, work: &mut Work,
     if work.now >= tables.lease(work.leg.group) {
         return Step::Next(Phase::Relay);
     }
-    if arrival.shape & shape::FRAGMENT != 0 {
-        return discard(tables, Counter::Fragment);
-    }
     if arrival.shape & shape::SHORT != 0 {
         return discard(tables, Counter::Malformed);
     }
-    if arrival.shape == shape::PORTS {
+    if arrival.shape & shape::PORTS != 0 {
         let opening = key.proto == proto::TCP && is_opening(arrival.tcp_flags);
         let endpoint = EndpointKey {
             addr: key.saddr,

@@ -114,6 +114,12 @@ pub mod ip6 {
     pub const OFFSET_MASK: u16 = 0xfff8u16.to_be();
     /// Next header: fragment.
     pub const FRAGMENT: u8 = 44;
+    /// Fragment header, bytes.
+    pub const FRAGMENT_LEN: usize = 8;
+    /// In a fragment header: offset and "more fragments".
+    pub const FRAGMENT_OFFSET: usize = 2;
+    /// In a fragment header: identification.
+    pub const FRAGMENT_ID: usize = 4;
     /// Next header: authentication (RFC 4302); its length counts words of four bytes, minus two.
     pub const AUTH: u8 = 51;
     /// Next header: destination options.

@@ -174,10 +174,12 @@ pub struct Work {
     pub reusing: u8,
     /// 1 = the source port is chosen.
     pub chosen: u8,
+    /// Identification for a first fragment, as it will stand in the packet, should its source be rewritten; 0 = none.
+    pub fresh_id: u32,
     /// 1 = an ICMP error about none of our flows.
     pub judged: u8,
     /// Explicit padding, zero.
-    pub _pad: [u8; 4],
+    pub _pad: [u8; 7],
     /// The new flow.
     pub forward: FlowEntry,
     /// The new flow.

@@ -24,6 +24,7 @@ use onearm_dataplane_common::{
     create::create,
     egress::may_leave,
     evict::evict,
+    fragment::fragment,
     icmp_error::icmp_error,
     miss::{forward, miss},
     nd::nd,
@@ -101,6 +102,7 @@ phases! {
     };
     onearm_extensions6: Addr = |frame, work| walk_extensions(frame, work);
     onearm_lookup6: Addr = |frame, work| lookup(frame, work, &Kernel);
+    onearm_fragment: Addr4 = |frame, work| fragment::<Addr4, _, _>(frame, work, &Kernel);
     onearm_icmp: Addr4 = |frame, work| icmp_error::<Addr4, _, _>(frame, work, &Kernel);
     onearm_nd: Addr = |frame, work| nd(frame, work, &Kernel);
     onearm_miss6: Addr = |frame, work| miss::<Addr, _, _>(frame, work, &Kernel);
@@ -115,6 +117,7 @@ phases! {
         maps::repeat::<Addr>(search::begin(work, &Kernel));
         search::end(work, &Kernel)
     };
+    onearm_fragment6: Addr = |frame, work| fragment::<Addr, _, _>(frame, work, &Kernel);
     onearm_icmp6: Addr = |frame, work| icmp_error::<Addr, _, _>(frame, work, &Kernel);
 }
 

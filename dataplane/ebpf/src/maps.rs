@@ -16,11 +16,11 @@ use onearm_dataplane_common::{
     flow::{Bucket, Bucket4, Bucket6},
     header::Header,
     maps::{
-        Addr, EndpointKey, LastHop, Leg, LegKey, Limits, MAX_CLIENT_PREFIXES, MAX_FLOW_BUCKETS, MAX_GROUPS,
-        MAX_HAIRPIN_PREFIXES, MAX_LAST_HOPS, MAX_LEGS, MAX_NEXT_HOPS, MAX_OWNED, MAX_PREFIXES, MAX_ROUTES,
-        MAX_SERVERS, MAX_SERVICE_KEYS, MAX_SERVICES, MAX_SNAT_POOLS, NeighbourKey, NextHop, Node, Owned,
-        OwnedKey, Refusals, Route, SCHED_WORDS, SERVER_INDEXES, SLOTS, SOURCES_ROW, ScopedPrefix, Server,
-        Service, ServiceKey, SnatPool, SnatRange, Stats, WRR_COUNTERS,
+        Addr, EndpointKey, FragmentKey, LastHop, Leg, LegKey, Limits, MAX_CLIENT_PREFIXES, MAX_FLOW_BUCKETS,
+        MAX_FRAGMENTS, MAX_GROUPS, MAX_HAIRPIN_PREFIXES, MAX_LAST_HOPS, MAX_LEGS, MAX_NEXT_HOPS, MAX_OWNED,
+        MAX_PREFIXES, MAX_ROUTES, MAX_SERVERS, MAX_SERVICE_KEYS, MAX_SERVICES, MAX_SNAT_POOLS, NeighbourKey,
+        NextHop, Node, Owned, OwnedKey, Refusals, Remembered, Route, SCHED_WORDS, SERVER_INDEXES, SLOTS,
+        SOURCES_ROW, ScopedPrefix, Server, Service, ServiceKey, SnatPool, SnatRange, Stats, WRR_COUNTERS,
     },
     phase::{FAMILY_PHASES, Phase},
     refusal::{METERS, Meter, Rate},
@@ -97,6 +97,10 @@ static LAST_HOPS: Array<LastHop> = Array::with_max_entries(MAX_LAST_HOPS, 0);
 static LAST_HOP_INDEX: LruHashMap<LastHop, u32> = LruHashMap::with_max_entries(MAX_LAST_HOPS, 0);
 #[map]
 static LAST_HOP_NEXT: Array<u64> = Array::with_max_entries(1, 0);
+#[map]
+static FRAGMENTS: LruHashMap<FragmentKey, Remembered> = LruHashMap::with_max_entries(MAX_FRAGMENTS, 0);
+#[map]
+static FRAGMENT_ID: Array<u64> = Array::with_max_entries(1, 0);
 #[map]
 static HALF_OPEN: Array<u64> = Array::with_max_entries(1, MMAPABLE);
 #[map]
@@ -389,6 +393,24 @@ impl Tables for Kernel {
         LAST_HOPS.set(index, hop, 0).ok()?;
         LAST_HOP_INDEX.insert(hop, index, 0).ok()?;
         Some(index)
+    }
+
+    #[inline(always)]
+    fn fragment(&self, key: &FragmentKey) -> Option<Remembered> {
+        // SAFETY: replaced whole; one torn by another CPU is that of the same datagram.
+        unsafe { FRAGMENTS.get(key) }.copied()
+    }
+
+    #[inline(always)]
+    fn remember_fragment(&self, key: &FragmentKey, value: &Remembered) {
+        if FRAGMENTS.insert(key, value, 0).is_err() {
+            self.count(Counter::Internal);
+        }
+    }
+
+    #[inline(always)]
+    fn next_fragment_id(&self) -> u64 {
+        advance(&FRAGMENT_ID, 0, 1)
     }
 
     #[inline(always)]

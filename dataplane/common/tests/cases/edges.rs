@@ -90,11 +90,6 @@ fn malformed<E: Engine>(e: &mut E) {
 }
 
 fn unsupported<E: Engine>(e: &mut E) {
-    for first_byte in [0x20, 0x21, 0x00] {
-        let mut fragment = with(&syn(), 20, first_byte);
-        fragment[21] = u8::from(first_byte == 0);
-        expect_drop(e, &fragment, Counter::Fragment);
-    }
     for protocol in [2, 4, 47, 50, 112, 132] {
         expect_drop(e, &with(&syn(), 23, protocol), Counter::UnsupportedProtocol);
     }
@@ -227,7 +222,7 @@ pub fn cases<E: Engine>() -> Vec<Case<E>> {
         case("impossible sources are dropped", service, bad_sources),
         case4("malformed packets are dropped", service, malformed),
         case4(
-            "fragments and other protocols to an owned address are dropped",
+            "other protocols to an owned address are dropped",
             service,
             unsupported,
         ),

@@ -6,6 +6,7 @@ mod balanced;
 mod choice;
 mod edges;
 mod egress;
+mod fragments;
 mod hairpin;
 mod icmp_errors;
 mod lease;
@@ -61,13 +62,14 @@ pub fn run_all<E: Engine>(engine: &mut E) {
 fn run_family<E: Engine>(engine: &mut E, v6: bool) {
     use_v6(v6);
     let resolution = if v6 { nd::cases() } else { arp::cases() };
-    let tables: [Vec<Case<E>>; 14] = [
+    let tables: [Vec<Case<E>>; 15] = [
         admission::cases(),
         resolution,
         balanced::cases(),
         choice::cases(),
         edges::cases(),
         egress::cases(),
+        fragments::cases(),
         hairpin::cases(),
         lease::cases(),
         legs::cases(),

@@ -151,9 +151,6 @@ fn not_transit<E: Engine>(e: &mut E) {
         &udp("192.168.100.1:4000", "198.51.100.7:53").via(S1_MAC).build(),
         Counter::BadSource,
     );
-    let mut fragment = udp("192.168.100.10:4000", "198.51.100.7:53").via(S1_MAC).build();
-    fragment[20] = 0x20;
-    expect_drop(e, &fragment, Counter::Fragment);
 }
 
 fn unresolved<E: Engine>(e: &mut E) {

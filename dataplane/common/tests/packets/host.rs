@@ -15,10 +15,11 @@ use onearm_dataplane_common::{
     event::{Event, PACE_NS},
     evict::evict,
     flow::{Bucket, Bucket4, Bucket6, FlowEntry},
+    fragment::{Fragmented, fragment},
     icmp_error::{Quoted, icmp_error},
     maps::{
-        EndpointKey, LastHop, Leg, LegKey, Limits, NeighbourKey, NextHop, Node, Owned, OwnedKey, Refusals,
-        Route, Server, Service, ServiceKey, SnatPool, SnatRange,
+        EndpointKey, FragmentKey, LastHop, Leg, LegKey, Limits, NeighbourKey, NextHop, Node, Owned, OwnedKey,
+        Refusals, Remembered, Route, Server, Service, ServiceKey, SnatPool, SnatRange,
     },
     miss::{self, miss},
     nd::nd,
@@ -116,6 +117,8 @@ pub struct Host {
     wrr: RefCell<HashMap<u32, u64>>,
     last_hops: RefCell<Vec<LastHop>>,
     half_open: Cell<u64>,
+    fragments: RefCell<HashMap<FragmentKey, Remembered>>,
+    fragment_id: Cell<u64>,
     incarnation: Cell<u64>,
     pace: RefCell<HashMap<u32, u64>>,
     meters: RefCell<Vec<Meter>>,
@@ -140,6 +143,8 @@ impl Host {
             wrr: RefCell::default(),
             last_hops: RefCell::default(),
             half_open: Cell::default(),
+            fragments: RefCell::default(),
+            fragment_id: Cell::default(),
             incarnation: Cell::default(),
             pace: RefCell::default(),
             meters: RefCell::default(),
@@ -174,7 +179,7 @@ impl Host {
         *count = count.wrapping_add(n);
     }
 
-    fn phase<A: Quoted>(&self, phase: Phase, frame: &mut Buffer) -> Step {
+    fn phase<A: Quoted + Fragmented>(&self, phase: Phase, frame: &mut Buffer) -> Step {
         // A copy, as the phases of the kernel share one value by turns.
         let mut work = *self.work.borrow();
         let step = match phase {
@@ -187,6 +192,7 @@ impl Host {
             Phase::Forward => return miss::forward::<A, _, _>(frame, &work, self),
             Phase::Answer => answer::<A, _, _>(frame, &mut work, self),
             Phase::Transit => transit::<A, _, _>(frame, &mut work, self),
+            Phase::Fragment => fragment::<A, _, _>(frame, &mut work, self),
             Phase::Relay => relay::<A, _, _>(frame, &work, self),
             Phase::IcmpError => icmp_error::<A, _, _>(frame, &mut work, self),
             Phase::Search => {
@@ -215,6 +221,8 @@ impl Engine for Host {
         self.counters = RefCell::new(vec![0; COUNTERS.len()]);
         self.meters = RefCell::new(vec![Meter::default(); METERS as usize]);
         self.half_open.set(0);
+        self.fragments.borrow_mut().clear();
+        self.fragment_id.set(0);
         self.wrr.borrow_mut().clear();
         self.incarnation.set(0);
         self.counts.borrow_mut().clear();
@@ -443,6 +451,15 @@ impl Tables for Host {
             hops.len() - 1
         });
         u32::try_from(index).ok()
+    }
+    fn fragment(&self, key: &FragmentKey) -> Option<Remembered> {
+        self.fragments.borrow().get(key).copied()
+    }
+    fn remember_fragment(&self, key: &FragmentKey, value: &Remembered) {
+        self.fragments.borrow_mut().insert(*key, *value);
+    }
+    fn next_fragment_id(&self) -> u64 {
+        self.fragment_id.replace(self.fragment_id.get() + 1)
     }
     fn half_open(&self) -> u64 {
         self.half_open.get()

@@ -248,3 +248,93 @@ pub fn quoted(frame: &[u8], seen: &[u8], bytes: usize) -> Vec<u8> {
     finish_header(&mut copy, &layout);
     copy[layout.l3..layout.end.min(layout.l4 + bytes)].to_vec()
 }
+
+/// The frame with an identification and without "do not fragment"; IPv6 has neither.
+pub fn unfragmented(frame: &[u8], id: u32) -> Vec<u8> {
+    let mut out = frame.to_vec();
+    let layout = Layout::of(frame);
+    if !layout.v6 {
+        let id = u16::try_from(id).expect("16 bits").to_be_bytes();
+        out[layout.l3 + 4..layout.l3 + 6].copy_from_slice(&id);
+        out[layout.l3 + 6..layout.l3 + 8].fill(0);
+        finish_header(&mut out, &layout);
+    }
+    out
+}
+
+/// The frame in fragments of `part` bytes, a multiple of eight; without extension headers.
+pub fn fragments(frame: &[u8], id: u32, part: usize) -> Vec<Vec<u8>> {
+    let layout = Layout::of(frame);
+    let payload = &frame[layout.l4..layout.end];
+    let piece = |(n, bytes): (usize, &[u8])| {
+        let offset = u16::try_from(n * part).expect("16 bits");
+        let more = n * part + bytes.len() < payload.len();
+        let mut out = frame[..layout.l4].to_vec();
+        let l3 = layout.l3;
+        if layout.v6 {
+            let len = u16::try_from(bytes.len() + 8).expect("16 bits");
+            out[l3 + 4..l3 + 6].copy_from_slice(&len.to_be_bytes());
+            out[l3 + 6] = 44;
+            out.extend([layout.proto, 0]);
+            out.extend((offset | u16::from(more)).to_be_bytes());
+            out.extend(id.to_be_bytes());
+        } else {
+            let len = u16::try_from(layout.l4 - l3 + bytes.len()).expect("16 bits");
+            let word = offset / 8 | u16::from(more) << 13;
+            out[l3 + 2..l3 + 4].copy_from_slice(&len.to_be_bytes());
+            out[l3 + 4..l3 + 6].copy_from_slice(&u16::try_from(id).expect("16 bits").to_be_bytes());
+            out[l3 + 6..l3 + 8].copy_from_slice(&word.to_be_bytes());
+            finish_header(&mut out, &layout);
+        }
+        out.extend(bytes);
+        out
+    };
+    payload.chunks(part).enumerate().map(piece).collect()
+}
+
+/// The frame its fragments make, in any order, and their identification. Panics unless their headers verify and agree.
+pub fn reassembled(pieces: &[Vec<u8>]) -> (Vec<u8>, u32) {
+    let (mut head, mut payload, mut ids) = (Vec::new(), std::collections::BTreeMap::new(), Vec::new());
+    for piece in pieces {
+        let layout = Layout::of(piece);
+        let l3 = layout.l3;
+        assert_eq!(checksum(layout.header_sum(piece)), [0, 0], "header checksum");
+        let word = |at: usize| u16::from_be_bytes([piece[at], piece[at + 1]]);
+        let mut bare = piece[..layout.l4].to_vec();
+        let (offset, at) = if layout.v6 {
+            assert_eq!(bare[l3 + 6], 44);
+            ids.push(u32::from(word(layout.l4 + 4)) << 16 | u32::from(word(layout.l4 + 6)));
+            bare[l3 + 6] = piece[layout.l4];
+            (word(layout.l4 + 2) & 0xfff8, layout.l4 + 8)
+        } else {
+            ids.push(u32::from(word(l3 + 4)));
+            let offset = (word(l3 + 6) & 0x1fff) * 8;
+            bare[l3 + 6..l3 + 8].fill(0);
+            bare[l3 + 10..l3 + 12].fill(0);
+            (offset, layout.l4)
+        };
+        let len_at = l3 + if layout.v6 { 4 } else { 2 };
+        bare[len_at..len_at + 2].fill(0);
+        assert!(head.is_empty() || head == bare, "headers agree");
+        head = bare;
+        payload.insert(offset, piece[at..layout.end].to_vec());
+    }
+    ids.dedup();
+    assert_eq!(ids.len(), 1, "one identification: {ids:x?}");
+    let mut out = head.clone();
+    for (offset, bytes) in payload {
+        assert_eq!(usize::from(offset), out.len() - head.len(), "no gap");
+        out.extend(bytes);
+    }
+    let l3 = l3(&out);
+    let v6 = out[l3] >> 4 == 6;
+    let (at, len) = if v6 {
+        (l3 + 4, out.len() - l3 - 40)
+    } else {
+        (l3 + 2, out.len() - l3)
+    };
+    out[at..at + 2].copy_from_slice(&u16::try_from(len).expect("16 bits").to_be_bytes());
+    let layout = Layout::of(&out);
+    finish_header(&mut out, &layout);
+    (out, ids[0])
+}

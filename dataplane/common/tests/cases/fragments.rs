@@ -245,10 +245,10 @@ pub fn cases<E: Engine>() -> Vec<Case<E>> {
     };
     vec![
         case("b79 large datagrams both ways, both-nat", both, |e| {
-            datagrams(e, true)
+            datagrams(e, true);
         }),
         case("b79 large datagrams both ways, dnat", dnat, |e| {
-            datagrams(e, false)
+            datagrams(e, false);
         }),
         case(
             "b82 a last fragment of a few bytes, both-nat",
@@ -258,10 +258,10 @@ pub fn cases<E: Engine>() -> Vec<Case<E>> {
         case("b82 a last fragment of a few bytes, dnat", dnat, b82_tiny_last),
         case("fragmented TCP segments, both-nat", both_services, segments),
         case("two clients with one identification, both-nat", both, |e| {
-            one_id_twice(e, true)
+            one_id_twice(e, true);
         }),
         case("two clients with one identification, dnat", dnat, |e| {
-            one_id_twice(e, false)
+            one_id_twice(e, false);
         }),
         case(
             "two servers with one identification",

@@ -225,19 +225,19 @@ pub fn cases<E: Engine>() -> Vec<Case<E>> {
     let udp_dnat = || udp_service(&ServiceSpec::DNAT);
     vec![
         case("ICMP errors about TCP, both ways, both-nat", both, |e| {
-            both_ways(e, true, &[])
+            both_ways(e, true, &[]);
         }),
         case("ICMP errors about TCP, both ways, dnat", dnat, |e| {
-            both_ways(e, false, &[])
+            both_ways(e, false, &[]);
         }),
         case("ICMP errors quote options or extension headers", both, |e| {
-            both_ways(e, true, &[1; 12])
+            both_ways(e, true, &[1; 12]);
         }),
         case("ICMP errors about UDP, both ways, both-nat", udp_both, |e| {
-            udp_both_ways(e, true, true)
+            udp_both_ways(e, true, true);
         }),
         case("ICMP errors about UDP, both ways, dnat", udp_dnat, |e| {
-            udp_both_ways(e, false, true)
+            udp_both_ways(e, false, true);
         }),
         case("b46 ICMP errors about UDP without a checksum", udp_both, |e| {
             if !v6() {

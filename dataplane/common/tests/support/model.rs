@@ -280,7 +280,7 @@ pub fn fragments(frame: &[u8], id: u32, part: usize) -> Vec<Vec<u8>> {
             out.extend(id.to_be_bytes());
         } else {
             let len = u16::try_from(layout.l4 - l3 + bytes.len()).expect("16 bits");
-            let word = offset / 8 | u16::from(more) << 13;
+            let word = (offset / 8) | (u16::from(more) << 13);
             out[l3 + 2..l3 + 4].copy_from_slice(&len.to_be_bytes());
             out[l3 + 4..l3 + 6].copy_from_slice(&u16::try_from(id).expect("16 bits").to_be_bytes());
             out[l3 + 6..l3 + 8].copy_from_slice(&word.to_be_bytes());

@@ -3,7 +3,7 @@
 //! Each turn reads the clock, *then* takes everything in (orders, leg, frames), then judges deadlines, then carries out.
 //! What is decided in a turn counts from the clock read at its beginning; a turn that stalls anywhere therefore ends by
 //! writing a lease that has already expired. Adverts of the peer, due deadlines and the end of the main process wake
-//! the thread; everything else is looked at in the turn that comes every [`TURN_NANOS`] anyway.
+//! the thread; everything else is looked at in the turn that comes every 20 ms anyway.
 
 mod carrier;
 pub(crate) mod clock;

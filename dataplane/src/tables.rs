@@ -1,5 +1,6 @@
 //! The desired state in dataplane terms: plain data, compiled into the slot of the maps that is not in force.
 
+mod address;
 mod check;
 mod compile;
 mod error;
@@ -7,9 +8,8 @@ mod ports;
 
 pub use error::TablesError;
 
-pub(crate) use compile::{
-    Compiled, Entry, Image, Registry, Rescheduled, ServiceState, bits, compile, narrow, wide,
-};
+pub(crate) use address::{bits, narrow, wide};
+pub(crate) use compile::{Compiled, Entry, Image, Registry, Rescheduled, ServiceState, compile};
 
 use std::net::IpAddr;
 use std::ops::RangeInclusive;

@@ -201,7 +201,8 @@ fn first<A: Fragmented, P: Packet, T: Tables>(
         work.arrival.key.dport = transport.u16::<{ tcp::DPORT }>();
         work.arrival.shape = shape::FRAGMENT | shape::PORTS;
         found = flow::<A, T>(tables, &work.arrival.key).is_some();
-    } else if A::V6 && is_extension(piece.proto) {
+    } else if A::V6 && ip6::is_extension(piece.proto) {
+        // Behind the fragment header: the ports may be anywhere.
         return refuse(tables, ours);
     }
     if ours || found {
@@ -225,15 +226,6 @@ fn first<A: Fragmented, P: Packet, T: Tables>(
         }
     }
     Step::Next(if found { Phase::Forward } else { Phase::Miss })
-}
-
-/// Extension headers behind the fragment header: the ports may be anywhere.
-#[inline(always)]
-const fn is_extension(next: u8) -> bool {
-    matches!(
-        next,
-        ip6::HOP_BY_HOP | ip6::ROUTING | ip6::FRAGMENT | ip6::AUTH | ip6::DESTINATION
-    )
 }
 
 /// Never 0.

@@ -5,18 +5,41 @@ use crate::{addr::Addr, flow::FlowKey, maps::Port};
 /// SipHash-1-3 of the sixteen bytes `a`, `b` (the length word is left out: the length never varies).
 #[inline(always)]
 pub const fn sip13(key: [u64; 2], a: u64, b: u64) -> u64 {
-    let mut v = [
+    finish(absorb(absorb(begin(key), a), b))
+}
+
+/// SipHash-1-3 of two addresses and a word.
+#[inline(always)]
+pub const fn sip13_wide(key: [u64; 2], a: Addr, b: Addr, c: u64) -> u64 {
+    let (a, b) = (a.0, b.0);
+    let mut v = begin(key);
+    v = absorb(v, a[0] as u64 | (a[1] as u64) << 32);
+    v = absorb(v, a[2] as u64 | (a[3] as u64) << 32);
+    v = absorb(v, b[0] as u64 | (b[1] as u64) << 32);
+    v = absorb(v, b[2] as u64 | (b[3] as u64) << 32);
+    finish(absorb(v, c))
+}
+
+#[inline(always)]
+const fn begin(key: [u64; 2]) -> [u64; 4] {
+    [
         key[0] ^ 0x736f_6d65_7073_6575,
         key[1] ^ 0x646f_7261_6e64_6f6d,
         key[0] ^ 0x6c79_6765_6e65_7261,
         key[1] ^ 0x7465_6462_7974_6573,
-    ];
-    v[3] ^= a;
+    ]
+}
+
+#[inline(always)]
+const fn absorb(mut v: [u64; 4], word: u64) -> [u64; 4] {
+    v[3] ^= word;
     v = round(v);
-    v[0] ^= a;
-    v[3] ^= b;
-    v = round(v);
-    v[0] ^= b;
+    v[0] ^= word;
+    v
+}
+
+#[inline(always)]
+const fn finish(mut v: [u64; 4]) -> u64 {
     v[2] ^= 0xff;
     v = round(round(round(v)));
     v[0] ^ v[1] ^ v[2] ^ v[3]
@@ -34,34 +57,6 @@ const fn round(v: [u64; 4]) -> [u64; 4] {
     let v2 = v2.wrapping_add(v1);
     let v1 = v1.rotate_left(17) ^ v2;
     [v0, v1, v2.rotate_left(32), v3]
-}
-
-/// SipHash-1-3 of two addresses and a word.
-#[inline(always)]
-pub const fn sip13_wide(key: [u64; 2], a: Addr, b: Addr, c: u64) -> u64 {
-    let mut v = [
-        key[0] ^ 0x736f_6d65_7073_6575,
-        key[1] ^ 0x646f_7261_6e64_6f6d,
-        key[0] ^ 0x6c79_6765_6e65_7261,
-        key[1] ^ 0x7465_6462_7974_6573,
-    ];
-    let (a, b) = (a.0, b.0);
-    v = absorb(v, a[0] as u64 | (a[1] as u64) << 32);
-    v = absorb(v, a[2] as u64 | (a[3] as u64) << 32);
-    v = absorb(v, b[0] as u64 | (b[1] as u64) << 32);
-    v = absorb(v, b[2] as u64 | (b[3] as u64) << 32);
-    v = absorb(v, c);
-    v[2] ^= 0xff;
-    v = round(round(round(v)));
-    v[0] ^ v[1] ^ v[2] ^ v[3]
-}
-
-#[inline(always)]
-const fn absorb(mut v: [u64; 4], word: u64) -> [u64; 4] {
-    v[3] ^= word;
-    v = round(v);
-    v[0] ^= word;
-    v
 }
 
 /// Ports and protocol as one word.

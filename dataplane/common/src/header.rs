@@ -4,7 +4,7 @@ use crate::{
     addr::{Addr, Addr4, Address},
     checksum::{Change, fold, halves},
     maps::proto,
-    packet::Packet,
+    packet::{Packet, Window},
     wire::{eth, icmp, icmp6, ip, ip6},
 };
 
@@ -56,6 +56,15 @@ pub const fn pseudo(from: Addr, to: Addr, protocol: u8, len: usize) -> u32 {
     from.halves() + to.halves() + (protocol as u16).to_be() as u32 + (len as u16).to_be() as u32
 }
 
+/// Writes a TTL, and the header checksum after that and `change`.
+#[inline(always)]
+fn set_ttl4(header: Window<'_, { ip::LEN }>, change: Change, ttl: u8) {
+    let before = header.u16::<{ ip::TTL_PROTO }>();
+    header.set_u8::<{ ip::TTL }>(ttl);
+    let change = change.u16(before, header.u16::<{ ip::TTL_PROTO }>());
+    header.set_u16::<{ ip::CHECKSUM }>(change.apply(header.u16::<{ ip::CHECKSUM }>()));
+}
+
 impl Header for Addr4 {
     const LEN: usize = ip::LEN;
     const ETHERTYPE: u16 = eth::IPV4;
@@ -80,10 +89,7 @@ impl Header for Addr4 {
         };
         header.set_u32::<{ ip::SADDR }>(new.0);
         header.set_u32::<{ ip::DADDR }>(new.1);
-        let before = header.u16::<{ ip::TTL_PROTO }>();
-        header.set_u8::<{ ip::TTL }>(ttl);
-        let change = Self::change(old, new).u16(before, header.u16::<{ ip::TTL_PROTO }>());
-        header.set_u16::<{ ip::CHECKSUM }>(change.apply(header.u16::<{ ip::CHECKSUM }>()));
+        set_ttl4(header, Self::change(old, new), ttl);
         true
     }
 
@@ -92,10 +98,7 @@ impl Header for Addr4 {
         let Some(header) = packet.window::<{ ip::LEN }>(l3) else {
             return false;
         };
-        let before = header.u16::<{ ip::TTL_PROTO }>();
-        header.set_u8::<{ ip::TTL }>(ttl);
-        let change = Change::new().u16(before, header.u16::<{ ip::TTL_PROTO }>());
-        header.set_u16::<{ ip::CHECKSUM }>(change.apply(header.u16::<{ ip::CHECKSUM }>()));
+        set_ttl4(header, Change::new(), ttl);
         true
     }
 

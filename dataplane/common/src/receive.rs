@@ -262,7 +262,7 @@ pub fn receive6<P: Packet, T: Tables>(packet: &mut P, ifindex: u32, tables: &T) 
         return discard(tables, Counter::Malformed);
     }
     arrival.slot = tables.slot();
-    if is_extension(next) {
+    if ip6::is_extension(next) {
         return hand_over(tables, &arrival, leg, Phase::Extensions);
     }
     receive_transport(packet, arrival, leg, tables)
@@ -293,15 +293,6 @@ pub fn lookup<P: Packet, T: Tables>(packet: &mut P, work: &Work, tables: &T) -> 
     receive_transport(packet, arrival, leg, tables)
 }
 
-#[inline(always)]
-const fn is_extension(next: u8) -> bool {
-    next == ip6::HOP_BY_HOP
-        || next == ip6::ROUTING
-        || next == ip6::DESTINATION
-        || next == ip6::AUTH
-        || next == ip6::FRAGMENT
-}
-
 /// What follows the extension headers.
 enum Walk {
     /// A transport header, or something unknown, of `key.proto` at `l4`.
@@ -318,7 +309,7 @@ fn extensions<P: Packet>(packet: &P, arrival: &mut Arrival) -> Walk {
     let end = arrival.l3 as usize + arrival.total as usize;
     for n in 0..=MOST_EXTENSIONS {
         let next = arrival.key.proto;
-        if !is_extension(next) {
+        if !ip6::is_extension(next) {
             return Walk::Transport;
         }
         if next == ip6::FRAGMENT {

@@ -124,6 +124,12 @@ pub mod ip6 {
     pub const AUTH: u8 = 51;
     /// Next header: destination options.
     pub const DESTINATION: u8 = 60;
+
+    /// Extension headers that are walked or, being a fragment, dealt with; others end the chain (RFC 8200 §4).
+    #[inline(always)]
+    pub const fn is_extension(next: u8) -> bool {
+        matches!(next, HOP_BY_HOP | ROUTING | FRAGMENT | AUTH | DESTINATION)
+    }
 }
 
 /// TCP (RFC 9293).

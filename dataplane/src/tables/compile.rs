@@ -1,13 +1,14 @@
 //! From plain tables to map entries: pure, with a registry of what must stay stable over generations.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::IpAddr;
 
 use ipnet::IpNet;
 use onearm_dataplane_common::maps::{
     self, Addr, EndpointKey, Owned, OwnedKey, ScopedPrefix, Server, Service, ServiceKey, SnatPool, SnatRange,
 };
 
+use super::address::{bits, wide};
 use super::check::{self, Result};
 use super::ports::blocks;
 use super::{
@@ -21,31 +22,6 @@ use crate::schedule::{Candidate, maglev, wrr};
 
 /// Index of the next hop that never resolves: a server there has no index of its own.
 const FIRST_SERVER: u32 = 1;
-
-/// An address as the maps have it.
-pub(crate) fn wide(addr: IpAddr) -> Addr {
-    match addr {
-        IpAddr::V4(addr) => Addr::from_bytes(addr.to_ipv6_mapped().octets()),
-        IpAddr::V6(addr) => Addr::from_bytes(addr.octets()),
-    }
-}
-
-/// An address from its form in the maps.
-pub(crate) fn narrow(addr: Addr) -> IpAddr {
-    Ipv6Addr::from(addr.bytes()).to_canonical()
-}
-
-/// A prefix as the tries have it: bits of the address, and its bytes.
-pub(crate) fn bits(prefix: IpNet) -> (u32, Addr) {
-    let of_family = match prefix {
-        IpNet::V4(_) => 96,
-        IpNet::V6(_) => 0,
-    };
-    (
-        of_family + u32::from(prefix.prefix_len()),
-        wide(prefix.trunc().addr()),
-    )
-}
 
 /// What stays the same from one generation to the next. Cloned for a compilation and replaced when that is in force.
 #[derive(Clone, Debug)]

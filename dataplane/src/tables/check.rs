@@ -106,6 +106,12 @@ pub(super) fn tables(tables: &Tables) -> Result<()> {
     }
     for network in &tables.server_networks {
         is_owned("gateway", network.gateway)?;
+        if network.gateway.is_ipv4() != network.network.addr().is_ipv4() {
+            return Err(TablesError::GatewayFamily {
+                network: network.network,
+                gateway: network.gateway,
+            });
+        }
     }
     let mut names = BTreeSet::new();
     for service in &tables.services {
@@ -123,6 +129,24 @@ pub(super) fn tables(tables: &Tables) -> Result<()> {
     }
     ports_apart(&tables.services)?;
     sources_apart(tables)
+}
+
+/// Packets are translated within their family.
+fn one_family(service: &ServiceSpec) -> Result<()> {
+    let servers = service.servers.iter().map(|server| ("server", server.id.addr));
+    let sources = service.snat.iter().map(|pool| ("SNAT source", pool.addr));
+    match servers
+        .chain(sources)
+        .find(|(_, addr)| addr.is_ipv4() != service.vip.is_ipv4())
+    {
+        Some((what, addr)) => Err(TablesError::MixedFamilies {
+            service: service.name.clone(),
+            vip: service.vip,
+            what,
+            addr,
+        }),
+        None => Ok(()),
+    }
 }
 
 /// No source port of an address is a port that clients call there: a reply would be taken for a call.
@@ -221,6 +245,7 @@ fn service(service: &ServiceSpec) -> Result<()> {
             service: service.name.clone(),
         });
     }
+    one_family(service)?;
     if let Hairpin::Listed(prefixes) = &service.hairpin {
         prefixes_once("hairpin prefix", prefixes.iter())?;
     }

@@ -80,6 +80,26 @@ pub enum TablesError {
         /// The address.
         addr: IpAddr,
     },
+    /// A server or SNAT source is of another family than the service's VIP.
+    #[error("service {service}: {what} {addr} and the VIP {vip} are not of one family")]
+    MixedFamilies {
+        /// Service.
+        service: String,
+        /// Its VIP.
+        vip: IpAddr,
+        /// Server or SNAT source.
+        what: &'static str,
+        /// Its address.
+        addr: IpAddr,
+    },
+    /// A gateway address is of another family than the network it serves.
+    #[error("gateway {gateway} is not of the family of {network}")]
+    GatewayFamily {
+        /// The network.
+        network: IpNet,
+        /// The gateway address.
+        gateway: IpAddr,
+    },
     /// A source port range is empty or starts at 0.
     #[error("{addr}: {first}-{last} is no range of source ports")]
     BadSourcePorts {

@@ -202,6 +202,42 @@ fn tables_that_contradict_themselves_are_refused() {
 }
 
 #[test]
+fn a_service_and_a_network_are_of_one_family() {
+    let six: IpAddr = "2001:db8::10".parse().unwrap();
+    let server_of_six = refused(|tables| tables.services[0].servers[0].id.addr = six);
+    assert_eq!(
+        server_of_six.to_string(),
+        "service web: server 2001:db8::10 and the VIP 192.168.100.100 are not of one family"
+    );
+    let pool = SnatPoolSpec {
+        addr: OTHER,
+        first: 32_768,
+        last: 49_151,
+    };
+    let source_of_four = refused(|tables| {
+        tables.owned[0].addr = six;
+        let service = &mut tables.services[0];
+        (service.vip, service.servers[0].id.addr) = (six, "2001:db8::11".parse().unwrap());
+        service.snat = vec![pool];
+    });
+    assert!(matches!(
+        source_of_four,
+        TablesError::MixedFamilies {
+            what: "SNAT source",
+            addr: OTHER,
+            ..
+        }
+    ));
+    let gateway_of_four = refused(|tables| {
+        tables.server_networks = vec![ServerNetwork {
+            network: net("2001:db8::/64"),
+            gateway: OTHER,
+        }];
+    });
+    assert!(matches!(gateway_of_four, TablesError::GatewayFamily { .. }));
+}
+
+#[test]
 fn ports_are_checked_and_may_be_wanted_once() {
     assert!(matches!(
         refused(|t| t.services[0].ports.clear()),

@@ -16,6 +16,7 @@ use crate::{
 const FIXED: usize = 12;
 const HOP_FIXED: usize = 8;
 const RTA_VIA: u16 = 18;
+const RTAX_MTU: u16 = 2;
 const RTNH_F_DEAD: u32 = 1;
 const RTNH_F_LINKDOWN: u32 = 16;
 /// Table number in the fixed header when the attribute tells it.
@@ -42,6 +43,8 @@ pub(crate) struct Hop {
     pub(crate) ifindex: u32,
     /// None: the destination itself is on the link.
     pub(crate) gateway: Option<IpAddr>,
+    /// Largest packet by this way as the route says, in bytes; none: as the interface says.
+    pub(crate) mtu: Option<u32>,
 }
 
 impl RouteMessage {
@@ -114,7 +117,7 @@ pub(crate) fn read(frame: Frame<'_>) -> Option<RouteMessage> {
         return None;
     }
     let (mut table, mut to, mut metric) = (u32::from(table), None, 0);
-    let (mut ifindex, mut gateway, mut hops) = (None, None, Vec::new());
+    let (mut ifindex, mut gateway, mut mtu, mut hops) = (None, None, None, Vec::new());
     for (attribute, value) in attributes(&frame.payload[FIXED..]) {
         match attribute {
             libc::RTA_TABLE => table = u32_of(value).unwrap_or(table),
@@ -124,11 +127,20 @@ pub(crate) fn read(frame: Frame<'_>) -> Option<RouteMessage> {
             libc::RTA_GATEWAY => gateway = address_of(value),
             RTA_VIA => gateway = via_of(value),
             libc::RTA_MULTIPATH => hops.extend(multipath(value)),
+            libc::RTA_METRICS => mtu = mtu_of(value),
             _ => {}
         }
     }
     if let Some(ifindex) = ifindex.filter(|_| hops.is_empty() && is_alive(flags)) {
-        hops.push(Hop { ifindex, gateway });
+        hops.push(Hop {
+            ifindex,
+            gateway,
+            mtu: None,
+        });
+    }
+    // Metrics are the route's, whichever hop a packet takes.
+    for hop in &mut hops {
+        hop.mtu = mtu;
     }
     let to = network_of(family, to, to_length)?;
     Some(RouteMessage {
@@ -175,7 +187,14 @@ fn multipath(mut bytes: &[u8]) -> impl Iterator<Item = Hop> {
             return Some(Hop {
                 ifindex: u32_of(&hop[4..])?,
                 gateway,
+                mtu: None,
             });
         }
     })
+}
+
+/// The MTU among a route's metrics; the kernel tells 0 where there is none.
+fn mtu_of(metrics: &[u8]) -> Option<u32> {
+    let (_, mtu) = attributes(metrics).find(|(metric, _)| *metric == RTAX_MTU)?;
+    u32_of(mtu).filter(|mtu| *mtu != 0)
 }

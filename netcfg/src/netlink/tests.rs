@@ -149,7 +149,8 @@ fn multipath_routes_give_their_living_hops() {
     let fixed = [2, 0, 0, 0, 254, 3, 0, 1, 0, 0, 0, 0];
     let message = Message::new(0, 0, &fixed)
         .attribute(libc::RTA_MULTIPATH, &hops)
-        .number(libc::RTA_PRIORITY, 50);
+        .number(libc::RTA_PRIORITY, 50)
+        .nested(libc::RTA_METRICS, |metrics| metrics.number(3, 7).number(2, 1400));
     let found = reread(libc::RTM_NEWROUTE, message, route::read).unwrap();
     assert_eq!(
         (found.to.to_string().as_str(), found.table, found.metric),
@@ -160,6 +161,7 @@ fn multipath_routes_give_their_living_hops() {
         [2, 4]
     );
     assert_eq!(found.hops[1].gateway, Some("10.0.0.3".parse().unwrap()));
+    assert!(found.hops.iter().all(|hop| hop.mtu == Some(1400)));
 }
 
 #[test]

@@ -80,6 +80,8 @@ pub struct NextHop {
     pub leg: Option<IfName>,
     /// The router; none if the destination itself is on the link.
     pub gateway: Option<IpAddr>,
+    /// Largest packet by this way as the route says, in bytes; none: as the leg says.
+    pub mtu: Option<u32>,
 }
 
 /// What has to be there of a leg.

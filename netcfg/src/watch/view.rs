@@ -248,6 +248,7 @@ fn mirrored(route: &RouteMessage, names: &BTreeMap<u32, &IfName>) -> Option<Mirr
             let hop = |hop: &route::Hop| NextHop {
                 leg: names.get(&hop.ifindex).map(|name| (*name).clone()),
                 gateway: hop.gateway,
+                mtu: hop.mtu,
             };
             let mut hops: Vec<_> = route.hops.iter().map(hop).collect();
             hops.sort_unstable();

@@ -325,6 +325,7 @@ fn b68_servers_and_routers_are_resolved_without_traffic_and_again_after_carrier_
         let hop = NextHop {
             leg: Some(name("leg0")),
             gateway: Some(router.parse().unwrap()),
+            mtu: None,
         };
         let default = MirrorRoute::Hops(vec![hop]);
         assert_eq!(running.picture().routes[&"0.0.0.0/0".parse().unwrap()], default);
@@ -347,6 +348,49 @@ fn b68_servers_and_routers_are_resolved_without_traffic_and_again_after_carrier_
         });
         eventually("router given up", || {
             !sh("ip -d neigh show 192.168.100.254").contains("managed")
+        });
+    });
+}
+
+/// IPv6 as it is configured in practice: the router is known by its link-local address, its route has an MTU of its own.
+#[test]
+#[ignore = "needs root"]
+fn a_router_by_its_link_local_address_is_resolved_on_its_leg_and_its_mtu_told() {
+    in_fresh_namespace(|| {
+        let far = Ns::new();
+        cable(
+            "leg0",
+            &["2001:db8:1::2/64"],
+            &far,
+            "far0",
+            &["2001:db8:1::10/64", "fe80::1/64"],
+        );
+        let running = started();
+        let servers = leg(&["2001:db8:1::/64"], &["2001:db8:1::10"]);
+        running.want(desired([("leg0", servers)], &["2001:db8:1::100"], false));
+        sh("ip -6 route add default via fe80::1 dev leg0 mtu 1400");
+        eventually("server and router resolved", || {
+            running.mac("2001:db8:1::10") == Some(far_mac(&far)) && running.mac("fe80::1").is_some()
+        });
+        let hop = NextHop {
+            leg: Some(name("leg0")),
+            gateway: Some("fe80::1".parse().unwrap()),
+            mtu: Some(1400),
+        };
+        let default = "::/0".parse().unwrap();
+        let routes = running.picture().routes;
+        assert_eq!(routes[&default], MirrorRoute::Hops(vec![hop]));
+        assert!(sh("ip -d -6 neigh show fe80::1").contains("managed"));
+        far.sh("ip link set far0 down");
+        eventually("gone with the carrier", || running.mac("fe80::1").is_none());
+        far.sh("ip link set far0 up; ip addr replace fe80::1/64 dev far0 nodad");
+        // The kernel took the route with the carrier.
+        sh("ip -6 route replace default via fe80::1 dev leg0");
+        eventually("back with the carrier", || running.mac("fe80::1").is_some());
+        sh("ip -6 route del default");
+        eventually("route gone", || !running.picture().routes.contains_key(&default));
+        eventually("router given up", || {
+            !sh("ip -d -6 neigh show fe80::1").contains("managed")
         });
     });
 }

@@ -26,6 +26,7 @@ fn route(to: &str, metric: u32, hops: &[(u32, Option<&str>)]) -> RouteMessage {
     let hop = |&(ifindex, gateway): &(u32, Option<&str>)| Hop {
         ifindex,
         gateway: gateway.map(|text| text.parse().unwrap()),
+        mtu: None,
     };
     RouteMessage {
         table: MAIN,
@@ -86,6 +87,7 @@ fn routes_are_mirrored_by_lowest_metric_with_their_leg() {
     let hop = |leg: Option<&str>, gateway: Option<&str>| NextHop {
         leg: leg.map(name),
         gateway: gateway.map(|text| text.parse().unwrap()),
+        mtu: None,
     };
     let hops = |hops: Vec<NextHop>| MirrorRoute::Hops(hops);
     let expected = [

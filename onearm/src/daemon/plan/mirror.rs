@@ -205,6 +205,7 @@ mod tests {
         let hop = NextHop {
             leg: Some(leg),
             gateway: Some("192.168.100.254".parse().unwrap()),
+            mtu: None,
         };
         let default = "0.0.0.0/0".parse().unwrap();
         picture.routes.insert(default, MirrorRoute::Hops(vec![hop]));

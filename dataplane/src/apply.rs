@@ -4,7 +4,7 @@ mod sink;
 
 use std::collections::BTreeMap;
 
-use onearm_dataplane_common::maps::{self, Limits, Server, Service, SnatPool};
+use onearm_dataplane_common::maps::{self, Limits, Server, Service, SnatPool, Tunnel};
 
 use crate::error::{Error, Result};
 use crate::next_hops::{self, Mirror};
@@ -27,6 +27,7 @@ pub(crate) trait Sink: next_hops::Sink {
     /// One 8-byte store of `Service::table`.
     fn set_service_table(&mut self, slot: u32, index: u32, table: u64);
     fn set_limits(&mut self, slot: u32, index: u32, limits: &Limits) -> Result<()>;
+    fn set_tunnel(&mut self, slot: u32, index: u32, tunnel: &Tunnel) -> Result<()>;
     fn set_pool(&mut self, slot: u32, index: u32, pool: SnatPool) -> Result<()>;
     fn write_schedule(&mut self, region: Region, entries: &[u16]);
     fn set_server(&mut self, index: u32, server: &Server);
@@ -166,6 +167,7 @@ fn write(compiled: &Compiled, mirror: &mut Mirror, slots: &mut Slots, sink: &mut
         entries,
         services,
         limits,
+        tunnels,
         pools,
         schedules,
     } = &compiled.image;
@@ -188,6 +190,9 @@ fn write(compiled: &Compiled, mirror: &mut Mirror, slots: &mut Slots, sink: &mut
     }
     for (index, limits) in limits {
         sink.set_limits(idle, *index, limits)?;
+    }
+    for (index, tunnel) in tunnels {
+        sink.set_tunnel(idle, *index, tunnel)?;
     }
     for (index, service) in services {
         sink.set_service(idle, *index, service)?;

@@ -351,6 +351,14 @@ impl FlowTable {
             .iter()
             .map(|reply| idle(reply, now))
             .fold(idle(flow, now), u32::min);
+        // A server that answers itself sees the packet as it came; the outer addresses of a tunnel are nobody's.
+        let (source, server) = if flow.flags & flags::DIRECT == 0 {
+            let source = socket(flow.new_saddr, flow.new_sport);
+            (source, socket(flow.new_daddr, flow.new_dport))
+        } else {
+            let source = socket(flow.saddr, flow.sport);
+            (source, socket(flow.new_daddr, flow.dport))
+        };
         FlowInfo {
             protocol: match flow.proto {
                 proto::TCP => Some(Protocol::Tcp),
@@ -359,19 +367,20 @@ impl FlowTable {
             },
             client: socket(flow.saddr, flow.sport),
             vip: socket(flow.daddr, flow.dport),
-            source: socket(flow.new_saddr, flow.new_sport),
-            server: socket(flow.new_daddr, flow.new_dport),
-            mode: if flow.mode() == mode::DNAT {
-                Mode::Dnat
-            } else {
-                Mode::BothNat
+            source,
+            server,
+            mode: match flow.mode() {
+                mode::DNAT => Mode::Dnat,
+                mode::DSR => Mode::Dsr,
+                mode::L3_DSR => Mode::L3Dsr,
+                _ => Mode::BothNat,
             },
             hairpin: flow.flags & flags::HAIRPIN != 0,
             state: flow.state().into(),
             service_index: flow.stats,
             server_index: flow.server,
             packets_in: flow.packets,
-            packets_out: reply.map_or(0, |reply| reply.packets),
+            packets_out: reply.filter(FlowEntry::is_reply).map_or(0, |reply| reply.packets),
             idle_ms: milliseconds(idle),
             expires_ms: milliseconds(self.timeout(flow).saturating_sub(idle)),
             incarnation: flow.incarnation,
@@ -395,6 +404,10 @@ impl FlowTable {
         match flow.state() {
             State::HalfOpen => self.half_open_ticks,
             State::Closing => self.closing_ticks,
+            // A single packet proves nothing.
+            State::Established if flow.flags & flags::DIRECT != 0 && flow.packets <= 1 => {
+                flow.idle_ticks.min(UDP_UNREPLIED_TICKS)
+            }
             State::Established if flow.proto != proto::TCP && server & seen::OPENED == 0 => {
                 flow.idle_ticks.min(UDP_UNREPLIED_TICKS)
             }

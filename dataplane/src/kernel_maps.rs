@@ -11,7 +11,7 @@ use onearm_dataplane_common::addr::Addr;
 use onearm_dataplane_common::flow::{Bucket4, Bucket6};
 use onearm_dataplane_common::maps::{
     EndpointKey, LastHop, Leg, LegKey, Limits, NeighbourKey, NextHop, Node, Owned, OwnedKey, Refusals, Route,
-    ScopedPrefix, Server, Service, ServiceKey, SnatPool, SnatRange, Stats,
+    ScopedPrefix, Server, Service, ServiceKey, SnatPool, SnatRange, Stats, Tunnel,
 };
 
 use crate::error::{Error, Result};
@@ -148,6 +148,8 @@ pub(crate) struct KernelMaps {
     pub(crate) server_nets: Named<LpmTrie<MapData, ScopedPrefix, Addr>>,
     pub(crate) direct: Named<LpmTrie<MapData, ScopedPrefix, u32>>,
     pub(crate) hairpin: Named<LpmTrie<MapData, ScopedPrefix, u32>>,
+    pub(crate) mode_rules: Named<LpmTrie<MapData, ScopedPrefix, u32>>,
+    pub(crate) tunnels: Named<Array<MapData, Tunnel>>,
     pub(crate) endpoints: Named<HashMap<MapData, EndpointKey, u32>>,
     /// Most entries of `endpoints`.
     pub(crate) most_endpoints: u32,
@@ -203,6 +205,8 @@ impl KernelMaps {
             server_nets: named(ebpf, "SERVER_NETS")?,
             direct: named(ebpf, "DIRECT")?,
             hairpin: named(ebpf, "HAIRPIN")?,
+            mode_rules: named(ebpf, "MODE_RULES")?,
+            tunnels: named(ebpf, "TUNNELS")?,
             endpoints,
             most_endpoints,
             legs: named(ebpf, "LEGS")?,

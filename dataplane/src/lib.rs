@@ -45,4 +45,5 @@ pub use state::Reclaimed;
 pub use tables::{
     Hairpin, LimitsSpec, Mode, OnServerDown, OwnedAddress, OwnedKinds, Protocol, Scheduler, ServerChange,
     ServerId, ServerNetwork, ServerSpec, ServiceSpec, SnatPoolSpec, SnatRangeSpec, Tables, TablesError,
+    TunnelSpec,
 };

@@ -40,6 +40,9 @@ pub struct Limits {
     pub max_flows6: u32,
     /// Most half-open flows at one time, 1 to `max_flows`.
     pub half_open: u32,
+    /// Affinities of servers that answer their clients themselves, about, 0 to `max_flows`; 0 = none is kept. They come
+    /// on top of the flows, in each family's table.
+    pub dsr_flows: u32,
 }
 
 impl Limits {
@@ -60,13 +63,19 @@ impl Limits {
         };
         within("limits.max_flows", self.max_flows, FLOWS)?;
         within("limits.max_flows6", self.max_flows6, (0, FLOWS.1))?;
+        within("limits.dsr_flows", self.dsr_flows, (0, self.max_flows))?;
         within("limits.half_open", self.half_open, (1, self.max_flows))
+    }
+
+    /// Affinities that the table of IPv6 has room for.
+    fn dsr_flows6(self) -> u32 {
+        self.dsr_flows.min(self.max_flows6)
     }
 }
 
-/// Buckets of a flow table: two entries a flow, at most 80 % of the entries in use, a power of two.
-fn buckets(flows: u32) -> u32 {
-    let entries = u64::from(flows) * 2 * 100 / LOAD_PERCENT;
+/// Buckets of a flow table: two entries a flow and one an affinity, at most 80 % of the entries in use, a power of two.
+fn buckets(flows: u32, affinities: u32) -> u32 {
+    let entries = (u64::from(flows) * 2 + u64::from(affinities)) * 100 / LOAD_PERCENT;
     let buckets = entries.div_ceil(WAYS as u64).next_power_of_two();
     u32::try_from(buckets)
         .unwrap_or(maps::MAX_FLOW_BUCKETS)
@@ -98,8 +107,11 @@ impl Dataplane {
             return Err(Error::NoObject);
         }
         options.limits.check()?;
-        let buckets4 = buckets(options.limits.max_flows);
-        let buckets6 = buckets(options.limits.max_flows6.max(FLOWS.0));
+        let buckets4 = buckets(options.limits.max_flows, options.limits.dsr_flows);
+        let buckets6 = buckets(
+            options.limits.max_flows6.max(FLOWS.0),
+            options.limits.dsr_flows6(),
+        );
         let mut ebpf = EbpfLoader::new()
             .map_max_entries("FLOWS4", buckets4)
             .map_max_entries("FLOWS6", buckets6)
@@ -133,6 +145,8 @@ impl Dataplane {
             relay_to_peer: 0,
             half_open_ticks: ticks(HALF_OPEN_NS),
             closing_ticks: ticks(CLOSING_NS),
+            dsr_ways: ways(options.limits.dsr_flows, buckets4),
+            _pad: 0,
             incarnation_base: u64::from(options.node.get()) << 56,
             snat_shift: 0,
         };
@@ -148,6 +162,16 @@ impl Dataplane {
             map_bytes,
         ))
     }
+}
+
+/// Ways of a bucket that affinities may fill: twice their mean, since they do not spread evenly. At most half of them.
+fn ways(affinities: u32, buckets: u32) -> u32 {
+    #[expect(clippy::cast_possible_truncation, reason = "sixteen")]
+    const HALF: u32 = WAYS as u32 / 2;
+    if affinities == 0 {
+        return 0;
+    }
+    (2 * affinities.div_ceil(buckets)).min(HALF)
 }
 
 /// Puts the programs of the phases where the tail calls look for them.
@@ -244,7 +268,7 @@ fn memory(map: &aya::maps::Map) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Limits, buckets, refused_object, refused_program};
+    use super::{Limits, buckets, refused_object, refused_program, ways};
     use crate::error::Error;
     use crate::kernel::Feature;
     use aya::EbpfError;
@@ -254,7 +278,7 @@ mod tests {
 
     #[test]
     fn a_million_flows_take_a_quarter_of_a_million_buckets() {
-        let of = buckets;
+        let of = |flows| buckets(flows, 0);
         assert_eq!(of(1_000_000), 262_144);
         assert_eq!(of(1_000), 256);
         for flows in [1_000, 10_000, 123_456, 5_000_000, 100_000_000] {
@@ -268,6 +292,13 @@ mod tests {
     }
 
     #[test]
+    fn affinities_have_ways_of_their_own_and_leave_half_of_each_bucket() {
+        assert_eq!(buckets(1_000_000, 250_000), 262_144);
+        assert_eq!((ways(0, 256), ways(250_000, 262_144), ways(1, 256)), (0, 2, 2));
+        assert_eq!((ways(1_000_000, 262_144), ways(u32::MAX / 2, 256)), (8, 8));
+    }
+
+    #[test]
     fn limits_out_of_range_are_refused_by_name() {
         for (max_flows, half_open, limit) in [
             (999, 1, "limits.max_flows"),
@@ -278,6 +309,7 @@ mod tests {
                 max_flows,
                 max_flows6: 0,
                 half_open,
+                dsr_flows: 0,
             };
             let error = limits.check().unwrap_err();
             assert!(
@@ -289,7 +321,8 @@ mod tests {
             Limits {
                 max_flows: 1_000,
                 max_flows6: 1_000,
-                half_open: 1_000
+                half_open: 1_000,
+                dsr_flows: 1_000,
             }
             .check()
             .is_ok()

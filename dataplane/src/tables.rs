@@ -91,6 +91,26 @@ pub enum Mode {
     BothNat,
     /// Destination rewritten; servers answer through the gateway address.
     Dnat,
+    /// The frame goes to the server, the packet stays as it is; the server holds the VIP and answers its client itself.
+    Dsr,
+    /// The packet goes to the server in an IP tunnel; the server holds the VIP and answers its client itself.
+    L3Dsr,
+}
+
+impl Mode {
+    /// Servers answer their clients themselves.
+    pub const fn is_direct(self) -> bool {
+        matches!(self, Self::Dsr | Self::L3Dsr)
+    }
+}
+
+/// The outer header of [`Mode::L3Dsr`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TunnelSpec {
+    /// UDP port of GUE variant 1, not 0; `None` = IPIP, or IP6IP6 for IPv6.
+    pub gue_port: Option<u16>,
+    /// Outer sources: a flow keeps one of them. At most 32 bits of the prefix may vary. `None` = the leg's own address.
+    pub sources: Option<IpNet>,
 }
 
 /// How a server is chosen for a new flow.
@@ -131,6 +151,10 @@ pub struct ServiceSpec {
     pub ports: Vec<RangeInclusive<u16>>,
     /// Rewriting.
     pub mode: Mode,
+    /// Clients with another mode; the longest prefix counts. Each prefix once.
+    pub mode_for: Vec<(IpNet, Mode)>,
+    /// Outer header where a mode is [`Mode::L3Dsr`].
+    pub tunnel: TunnelSpec,
     /// Scheduler.
     pub scheduler: Scheduler,
     /// Hairpin; looked at for [`Mode::Dnat`] only.
@@ -187,6 +211,13 @@ pub enum OnServerDown {
     Reset,
     /// They stay.
     Keep,
+}
+
+impl ServiceSpec {
+    /// Every mode that some client of the service has.
+    pub fn modes(&self) -> impl Iterator<Item = Mode> {
+        std::iter::once(self.mode).chain(self.mode_for.iter().map(|(_, mode)| *mode))
+    }
 }
 
 /// A server of a service. Its identity within the service is address and port.

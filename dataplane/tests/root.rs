@@ -16,7 +16,7 @@ use onearm_dataplane::{
     AttachMode, Attached, AttachedMode, Dataplane, Error, Event, Expiry, FallbackReason, FlowFilter,
     FlowState, Hairpin, LeaseCell, LegAttach, LegSpec, Limits, LimitsSpec, Mode, Neighbour, NextHops,
     OnServerDown, Options, OwnedAddress, OwnedKinds, Protocol, RouteSpec, Scheduler, ServerChange, ServerId,
-    ServerSpec, ServiceSpec, SnatPoolSpec, SnatRangeSpec, Tables, Via, egress_gate,
+    ServerSpec, ServiceSpec, SnatPoolSpec, SnatRangeSpec, Tables, TunnelSpec, Via, egress_gate,
 };
 use onearm_types::{GroupId, NodeId};
 
@@ -78,6 +78,7 @@ fn load(max_flows: u32) -> Dataplane {
             max_flows,
             max_flows6: 0,
             half_open: max_flows.min(65_536),
+            dsr_flows: 0,
         },
         node: NodeId::new(1).unwrap(),
         pair_key: [1, 2],
@@ -148,6 +149,8 @@ fn service() -> ServiceSpec {
         idle_timeout: Duration::from_mins(15),
         limits: LimitsSpec::default(),
         on_server_down: OnServerDown::default(),
+        mode_for: Vec::new(),
+        tunnel: TunnelSpec::default(),
         servers: vec![ServerSpec {
             id: ServerId {
                 addr: SERVER,

@@ -61,6 +61,10 @@ counters! {
     RstDoubted = "rst_doubted",
     /// No index left for a new last hop; the route is used instead.
     LastHopsFull = "last_hops_full",
+    /// New flow of a server that answers its client itself: it took the place of an older one in the affinity cache.
+    AffinityEvicted = "affinity_evicted",
+    /// Packet to such a server sent by the client's hash alone: its affinity could not be kept.
+    AffinityMissed = "affinity_missed",
     /// Event lost because the ring was full.
     EventLost = "event_lost",
     /// Dropped: headers do not fit the frame or contradict each other.
@@ -84,8 +88,6 @@ counters! {
     FragmentRefused = "fragment_refused",
     /// Dropped: IP protocol to an owned address that is not handled.
     UnsupportedProtocol = "unsupported_protocol",
-    /// Dropped: service of a mode this program does not know.
-    UnsupportedMode = "unsupported_mode",
     /// Dropped: TCP segment in the middle of a connection without a flow.
     TcpWithoutFlow = "tcp_without_flow",
     /// Dropped: SYN-ACK without a flow.
@@ -108,6 +110,10 @@ counters! {
     NoServer = "no_server",
     /// Dropped: no free source port found.
     NoPort = "no_port",
+    /// Dropped: `dsr` server behind a router; it would send the packet back.
+    DsrOffLink = "dsr_off_link",
+    /// Dropped: the leg has no address of the family for the outer packet of a tunnel.
+    TunnelWithoutSource = "tunnel_without_source",
     /// Dropped: the service has no source address to translate to.
     NoSnatSource = "no_snat_source",
     /// Dropped: no free entry in either candidate bucket.

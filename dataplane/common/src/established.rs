@@ -2,6 +2,7 @@
 
 use crate::{
     counter::Counter,
+    direct,
     event::{Event, kind},
     flow::{State, flags, hop, is_reset_by_client, seen},
     header::Header,
@@ -13,6 +14,7 @@ use crate::{
     tables::{Tables, discard, report, tick, ticks_since},
     tcp::{Knowledge, Segment, is_believable, is_opening},
     transmit::{Hop, send},
+    tunnel::Outer,
     wire::{tcp, udp},
     work::{Answer, Arrival, Step},
 };
@@ -20,7 +22,7 @@ use crate::{
 /// Translates and sends. With `ROUTED` the flow was made or confirmed by an earlier phase: nothing is handed back to one,
 /// and a flow without a known hop looks its route up. `now`: CLOCK_MONOTONIC, ns, read for this packet.
 #[inline(always)]
-pub fn forward<A: Header, P: Packet, T: Tables, const ROUTED: bool>(
+pub fn forward<A: Outer, P: Packet, T: Tables, const ROUTED: bool>(
     packet: &mut P,
     arrival: &Arrival<A>,
     leg: &Leg,
@@ -33,6 +35,9 @@ pub fn forward<A: Header, P: Packet, T: Tables, const ROUTED: bool>(
     let reply = entry_flags & flags::REPLY != 0;
     if now >= tables.lease(entry_flags >> flags::GROUP_SHIFT) {
         return hand_over(tables, arrival, leg, Phase::Relay);
+    }
+    if entry_flags & flags::DIRECT != 0 {
+        return direct::established::<A, P, T, ROUTED>(packet, arrival, leg, tables, found, now);
     }
     if arrival.ttl <= 1 {
         return time_exceeded(tables, arrival, leg, now);
@@ -108,8 +113,9 @@ pub fn forward<A: Header, P: Packet, T: Tables, const ROUTED: bool>(
     send(packet, arrival, leg, tables, &to)
 }
 
+/// Hands the packet over to be answered by "time exceeded".
 #[inline(always)]
-fn time_exceeded<A: Header, T: Tables>(tables: &T, arrival: &Arrival<A>, leg: &Leg, now: u64) -> Step {
+pub fn time_exceeded<A: Header, T: Tables>(tables: &T, arrival: &Arrival<A>, leg: &Leg, now: u64) -> Step {
     hand_over_with(tables, arrival, leg, Phase::Answer, |work| {
         work.answer = Answer::TimeExceeded as u8;
         work.now = now;

@@ -187,6 +187,8 @@ pub mod flags {
     pub const MODE_SHIFT: u8 = 1;
     /// Mask of the mode.
     pub const MODE_MASK: u8 = 0b110;
+    /// Bit of the mode: the server answers its clients itself; the flow has one entry, its own partner.
+    pub const DIRECT: u8 = 0b100;
     /// The flow is Both-NAT only because client and chosen server are neighbours (hairpin).
     pub const HAIRPIN: u8 = 8;
     /// Ownership group in the upper four bits.

@@ -6,6 +6,7 @@
 //! | frame in, flow? | [`receive`], [`arp`], [`nd`], [`established`] with [`tcp`] |
 //! | no flow | [`miss`], [`transit`], [`relay`], [`answer`] with [`refusal`] |
 //! | new flow | [`limits`], [`schedule`], [`evict`], [`create`], [`search`] |
+//! | servers that answer themselves | [`direct`], [`tunnel`] |
 //! | frame out | [`transmit`], [`egress`] |
 //! | what it stands on | [`addr`], [`packet`], [`wire`], [`header`], [`checksum`], [`hash`], [`table`], [`flow`], [`tables`], [`work`], [`phase`] |
 //! | measuring | [`mod@bench`] |
@@ -31,6 +32,7 @@ pub mod bench;
 pub mod checksum;
 pub mod counter;
 pub mod create;
+pub mod direct;
 pub mod egress;
 pub mod established;
 pub mod event;
@@ -58,5 +60,6 @@ pub mod tables;
 pub mod tcp;
 pub mod transit;
 pub mod transmit;
+pub mod tunnel;
 pub mod wire;
 pub mod work;

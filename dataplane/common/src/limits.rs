@@ -35,9 +35,16 @@ pub fn add_source<T: Tables>(tables: &T, key: [u64; 2], stats: u32, client: Addr
     }
 }
 
-/// Why a new flow is refused, if it is. Takes one connection of the rate if it is not.
+/// Why a new flow is refused, if it is. Takes one connection of the rate if it is not. A segment that `joins` a connection
+/// which is not remembered opens nothing: only its client counts.
 #[inline(always)]
-pub fn refused<T: Tables>(work: &Work, tables: &T, service: &Service, key: [u64; 2]) -> Option<Counter> {
+pub fn refused<T: Tables>(
+    work: &Work,
+    tables: &T,
+    service: &Service,
+    key: [u64; 2],
+    joins: bool,
+) -> Option<Counter> {
     let (slot, client) = (work.arrival.slot, work.arrival.key.saddr);
     if service.options & service::CLIENTS != 0 {
         let allowed = match tables.client_rule(slot, work.service, client) {
@@ -48,7 +55,7 @@ pub fn refused<T: Tables>(work: &Work, tables: &T, service: &Service, key: [u64;
             return Some(Counter::ClientDenied);
         }
     }
-    if service.options & service::LIMITED == 0 {
+    if joins || service.options & service::LIMITED == 0 {
         return None;
     }
     let Limits {

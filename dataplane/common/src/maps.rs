@@ -19,11 +19,12 @@
 //! | `OWNED`, `SNAT_RANGES` | hash | [`OwnedKey`] → [`Owned`], [`SnatRange`] |
 //! | `SERVICES` | LPM | [`ServiceKey`] → `u32` service index without slot |
 //! | `SERVICE`, `LIMITS` | array | slot × [`MAX_SERVICES`] + service index → [`Service`], [`Limits`] |
+//! | `TUNNELS` | array | slot × [`MAX_SERVICES`] + service index → [`Tunnel`] |
 //! | `SCHED` | array, mmapable | word → four server indexes |
 //! | `WRR` | array | stats index → counter |
 //! | `SERVERS` | array | server index → [`Server`] |
 //! | `SNAT_POOLS` | array | slot × [`MAX_SNAT_POOLS`] + n → [`SnatPool`] |
-//! | `CONNECTED`, `SERVER_NETS`, `DIRECT`, `HAIRPIN`, `CLIENTS` | LPM | [`ScopedPrefix`] → `u32` |
+//! | `CONNECTED`, `SERVER_NETS`, `DIRECT`, `HAIRPIN`, `CLIENTS`, `MODE_RULES` | LPM | [`ScopedPrefix`] → `u32` |
 //! | `SERVER_ENDPOINTS` | hash | [`EndpointKey`] → `u32` (1) |
 //! | `NEXT_HOPS`, `LAST_HOPS` | array | index → [`NextHop`], [`LastHop`] |
 //! | `LAST_HOP_INDEX` | LRU hash | [`LastHop`] → `u32` |
@@ -108,10 +109,14 @@ pub const LOCAL_LEG: u32 = u32::MAX;
 pub mod proto {
     /// ICMP.
     pub const ICMP: u8 = 1;
+    /// IPv4 in IP.
+    pub const IPIP: u8 = 4;
     /// TCP.
     pub const TCP: u8 = 6;
     /// UDP.
     pub const UDP: u8 = 17;
+    /// IPv6 in IP.
+    pub const IPV6: u8 = 41;
     /// ICMPv6.
     pub const ICMPV6: u8 = 58;
     /// VRRP.
@@ -140,6 +145,10 @@ pub struct Node {
     pub half_open_ticks: u32,
     /// Time-out after FIN of both sides or RST, in ticks.
     pub closing_ticks: u32,
+    /// Most entries of a bucket that are affinities of servers which answer their clients themselves; 0 = none is kept.
+    pub dsr_ways: u32,
+    /// Explicit padding, zero.
+    pub _pad: u32,
     /// Incarnation of flows made here: node id << 56 | epoch << 40; the program adds a counter.
     pub incarnation_base: u64,
     /// Where the search for a source port starts in this node's half: moved at each epoch. Any number.
@@ -238,7 +247,7 @@ pub struct Service {
     /// Scheduler table: base (low 32 bits) and length (high 32 bits) in entries of `SCHED`; length 0 = no live server.
     /// Replaced by one 8-byte store.
     pub table: u64,
-    /// [`mode`].
+    /// [`mode`], with [`mode::RULES`].
     pub mode: u8,
     /// [`scheduler`].
     pub scheduler: u8,
@@ -288,16 +297,34 @@ pub struct Limits {
     pub new_burst_ns: u64,
 }
 
+/// Value of map `TUNNELS` (array of [`SLOTS`] × [`MAX_SERVICES`]): the outer header of a service's packets (`l3-dsr`).
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tunnel {
+    /// Outer source; none = the address of the leg the packet came by.
+    pub source: Addr,
+    /// Bits of the last word of the source that vary with the flow, network byte order.
+    pub spread: u32,
+    /// UDP port of GUE; 0 = IPIP or IP6IP6.
+    pub port: Port,
+    /// Explicit padding, zero.
+    pub _pad: u16,
+}
+
 /// Values of [`Service::mode`].
 pub mod mode {
     /// Source and destination rewritten.
     pub const BOTH_NAT: u8 = 0;
     /// Destination rewritten; servers answer through the gateway address.
     pub const DNAT: u8 = 1;
-    /// Reserved for issue-level widening: frame only.
+    /// The frame goes to the server, the packet stays as it is; the server answers its client itself.
     pub const DSR: u8 = 2;
-    /// Reserved for issue-level widening: IP tunnel.
+    /// The packet goes to the server in an IP tunnel; the server answers its client itself.
     pub const L3_DSR: u8 = 3;
+    /// The bits of a mode.
+    pub const MASK: u8 = 3;
+    /// Some clients have modes of their own, see map `MODE_RULES`.
+    pub const RULES: u8 = 0x80;
 }
 
 /// Values of [`Service::scheduler`]. All choose an entry of the service's table.

@@ -3,18 +3,20 @@
 use crate::{
     addr::Addr,
     counter::Counter,
+    direct::{is_direct, mode_for},
     established::follow_client,
-    flow::{FlowKey, State, is_reset_by_client},
+    flow::{FlowKey, State, flags, is_reset_by_client},
     fragment::Fragmented,
     header::Header,
     icmp_error::{is_error, reports_one},
-    maps::{Leg, NOT_A_HOST, ServiceKey, proto, server},
+    maps::{Leg, NOT_A_HOST, ServiceKey, mode, proto, server},
     packet::Packet,
     phase::Phase,
     receive::leg_of,
     table,
     tables::{Tables, discard, geometry, pass, tick},
     tcp::is_opening,
+    tunnel::Outer,
     wire::{icmp, tcp},
     work::{Answer, Step, Work, shape},
 };
@@ -135,14 +137,19 @@ fn to_owned<A: Header, P: Packet, T: Tables>(packet: &P, work: &mut Work, tables
         port: key.dport.to_ne_bytes(),
     };
     if let Some(index) = tables.service_index(&service) {
-        if !opening {
+        let Some(found) = tables.service(arrival.slot, index) else {
+            return discard(tables, Counter::Internal);
+        };
+        let mode = mode_for(tables, found, index, arrival);
+        if !opening && !is_direct(mode) {
             return without_flow(tables, arrival.tcp_flags);
         }
-        if arrival.ttl <= 1 {
+        if arrival.ttl <= 1 && mode != mode::DSR {
             work.answer = Answer::TimeExceeded as u8;
             return Step::Next(Phase::Answer);
         }
         work.service = index;
+        work.mode = mode;
         return Step::Next(Phase::Schedule);
     }
     if let Some(range) = tables.snat_range(arrival.slot, key.daddr) {
@@ -173,7 +180,7 @@ fn without_flow<T: Tables>(tables: &T, flags: u8) -> Step {
 
 /// [`Phase::Forward`]: forwards by the flow an earlier phase made or found; that phase has read the clock.
 #[inline(always)]
-pub fn forward<A: Fragmented, P: Packet, T: Tables>(packet: &mut P, work: &Work, tables: &T) -> Step {
+pub fn forward<A: Fragmented + Outer, P: Packet, T: Tables>(packet: &mut P, work: &Work, tables: &T) -> Step {
     // Copies: a phase after this one gets its own `Work`. The leg is looked up, because the stack is short.
     let (arrival, now) = (work.arrival.narrow::<A>(), work.now);
     let (old_incarnation, fresh_id) = (work.old_incarnation, work.fresh_id);
@@ -186,7 +193,7 @@ pub fn forward<A: Fragmented, P: Packet, T: Tables>(packet: &mut P, work: &Work,
     let Some(found) = table::find(tables, &geometry::<A>(node), &arrival.key) else {
         return discard(tables, Counter::LockContended);
     };
-    if old_incarnation == found.incarnation {
+    if old_incarnation == found.incarnation && found.entry().flags() & flags::DIRECT == 0 {
         follow_client(tables, &arrival, leg, &found, now);
     }
     if fresh_id != 0

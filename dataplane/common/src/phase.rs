@@ -44,6 +44,8 @@ pub enum Phase {
     Extensions = 11,
     /// IPv6: look the flow up behind extension headers.
     Lookup = 12,
+    /// New flow of a server that answers its client itself: insert and send.
+    Direct = 15,
 }
 
 /// Phases of one family in `PHASES`.
@@ -58,7 +60,7 @@ impl Phase {
 }
 
 /// What the loader must put into `PHASES`: (index, name of the XDP program).
-pub const PHASES: [(u32, &str); 27] = [
+pub const PHASES: [(u32, &str); 29] = [
     (Phase::Neighbour.index(false), "onearm_arp"),
     (Phase::Miss.index(false), "onearm_miss"),
     (Phase::Schedule.index(false), "onearm_schedule"),
@@ -72,6 +74,7 @@ pub const PHASES: [(u32, &str); 27] = [
     (Phase::IcmpError.index(false), "onearm_icmp"),
     (Phase::Fragment.index(false), "onearm_fragment"),
     (Phase::Receive6.index(false), "onearm_receive6"),
+    (Phase::Direct.index(false), "onearm_direct"),
     (Phase::Neighbour.index(true), "onearm_nd"),
     (Phase::Miss.index(true), "onearm_miss6"),
     (Phase::Schedule.index(true), "onearm_schedule6"),
@@ -86,4 +89,5 @@ pub const PHASES: [(u32, &str); 27] = [
     (Phase::Lookup.index(true), "onearm_lookup6"),
     (Phase::IcmpError.index(true), "onearm_icmp6"),
     (Phase::Fragment.index(true), "onearm_fragment6"),
+    (Phase::Direct.index(true), "onearm_direct6"),
 ];

@@ -42,5 +42,6 @@ pod!(
     maps::SnatPool,
     maps::SnatRange,
     maps::Stats,
+    maps::Tunnel,
     refusal::Meter,
 );

@@ -12,6 +12,7 @@ use crate::{
     phase::Phase,
     table,
     tables::{Tables, discard, geometry, pass},
+    tunnel::Outer,
     wire::{eth, icmp, ip, ip6, nd, tcp, udp},
     work::{Arrival, Step, Work, shape},
 };
@@ -153,7 +154,7 @@ fn receive_ip<P: Packet, T: Tables>(
 
 /// Reads the ports and looks for the flow. `arrival.l4` is where the transport header begins.
 #[inline(always)]
-fn receive_transport<A: Header, P: Packet, T: Tables>(
+fn receive_transport<A: Outer, P: Packet, T: Tables>(
     packet: &mut P,
     mut arrival: Arrival<A>,
     leg: &Leg,

@@ -2,14 +2,16 @@
 
 use crate::{
     counter::Counter,
+    direct::{self, is_direct},
     established::client_hop,
     event::{Event, kind},
     flow::{flags, seen},
     hash, limits,
-    maps::{Server, Service, hairpin, mode, proto, scheduler, server, service},
+    maps::{Node, Server, Service, hairpin, mode, proto, scheduler, server, service},
     phase::Phase,
     search::Search,
     tables::{Tables, discard, half_open_full, report, tick},
+    tcp::is_opening,
     work::{Step, Work},
 };
 
@@ -47,13 +49,10 @@ pub fn schedule<T: Tables>(work: &mut Work, tables: &T) -> Step {
     let Some(service) = tables.service(slot, work.service) else {
         return discard(tables, Counter::Internal);
     };
-    if service.mode > mode::DNAT {
-        return refuse(tables, service, Counter::UnsupportedMode);
-    }
-    if let Some(reason) = limits::refused(work, tables, service, node.flow_hash_key) {
+    if let Some(reason) = limits::refused(work, tables, service, node.flow_hash_key, joins(work)) {
         return refuse(tables, service, reason);
     }
-    let Some((index, server)) = choose(work, tables, service, node.pair_hash_key) else {
+    let Some((index, server)) = choose(work, tables, service, node) else {
         let none = Event {
             kind: kind::NO_SERVER,
             leg: u32::from(work.leg.id),
@@ -65,8 +64,14 @@ pub fn schedule<T: Tables>(work: &mut Work, tables: &T) -> Step {
         report(tables, &none);
         return refuse(tables, service, Counter::NoServer);
     };
-    let hairpin = service.mode == mode::DNAT && is_hairpin(work, tables, service, server);
-    let both = service.mode == mode::BOTH_NAT || hairpin;
+    if is_direct(work.mode) {
+        if let Err(reason) = direct::fill(work, tables, service, work.mode, index, server) {
+            return refuse(tables, service, reason);
+        }
+        return Step::Next(Phase::Direct);
+    }
+    let hairpin = work.mode == mode::DNAT && is_hairpin(work, tables, service, server);
+    let both = work.mode == mode::BOTH_NAT || hairpin;
     if both && service.snat_len == 0 {
         return refuse(tables, service, Counter::NoSnatSource);
     }
@@ -86,6 +91,12 @@ pub fn schedule<T: Tables>(work: &mut Work, tables: &T) -> Step {
     }
 }
 
+/// A TCP segment that opens nothing: it comes this far only where flows are but remembered.
+#[inline(always)]
+fn joins(work: &Work) -> bool {
+    work.arrival.key.proto == proto::TCP && !is_opening(work.arrival.tcp_flags)
+}
+
 /// Drops the packet of a flow that could not be made.
 #[inline(always)]
 fn refuse<T: Tables>(tables: &T, service: &Service, reason: Counter) -> Step {
@@ -98,26 +109,33 @@ fn choose<'t, T: Tables>(
     work: &Work,
     tables: &'t T,
     service: &Service,
-    key: [u64; 2],
+    node: &Node,
 ) -> Option<(u16, &'t Server)> {
     let (base, length) = (service.table as u32, (service.table >> 32) as u32);
     if length == 0 {
         return None;
     }
-    let by_turn = service.scheduler == scheduler::WRR || service.scheduler == scheduler::WLC;
+    // Without a flow, packets of one connection must find the same server.
+    let by_hash = is_direct(work.mode) && (joins(work) || node.dsr_ways == 0);
+    let scheduler = if by_hash && service.scheduler != scheduler::SOURCE_HASH {
+        scheduler::MAGLEV
+    } else {
+        service.scheduler
+    };
+    let by_turn = scheduler == scheduler::WRR || scheduler == scheduler::WLC;
     let counter = if by_turn {
         tables.wrr_next(service.stats)
     } else {
         0
     };
-    let hash = if service.scheduler == scheduler::SOURCE_HASH {
-        hash::source(key, work.arrival.key.saddr)
+    let hash = if scheduler == scheduler::SOURCE_HASH {
+        hash::source(node.pair_hash_key, work.arrival.key.saddr)
     } else {
-        hash::client(key, &work.arrival.key)
+        hash::client(node.pair_hash_key, &work.arrival.key)
     };
-    let first = table_entry(service.scheduler, length, hash, counter);
+    let first = table_entry(scheduler, length, hash, counter);
     let (index, server) = in_table(tables, base.wrapping_add(first))?;
-    if service.scheduler != scheduler::WLC {
+    if scheduler != scheduler::WLC {
         return Some((index, server));
     }
     let mut best = (index, server);

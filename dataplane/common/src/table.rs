@@ -16,11 +16,13 @@
 )]
 
 mod entry;
+mod single;
 mod tags;
 #[cfg(test)]
 mod tests;
 
 pub use entry::Entry;
+pub use single::{Scan, insert_single};
 use tags::Tags;
 
 use crate::{

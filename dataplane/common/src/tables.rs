@@ -7,7 +7,7 @@ use crate::{
     hash,
     maps::{
         Addr, EndpointKey, FragmentKey, LastHop, Leg, LegKey, Limits, NeighbourKey, NextHop, Node, Owned,
-        Remembered, Route, Server, Service, ServiceKey, SnatPool, SnatRange, TICK_SHIFT,
+        Remembered, Route, Server, Service, ServiceKey, SnatPool, SnatRange, TICK_SHIFT, Tunnel,
     },
     refusal::{self, Rate},
     table::{FlowMemory, Geometry},
@@ -36,6 +36,10 @@ pub trait Tables: FlowMemory {
     fn service_index(&self, key: &ServiceKey) -> Option<u32>;
     /// Map `SERVICE`.
     fn service(&self, slot: u32, index: u32) -> Option<&Service>;
+    /// Map `TUNNELS`.
+    fn tunnel(&self, slot: u32, index: u32) -> Option<&Tunnel>;
+    /// Map `MODE_RULES`.
+    fn mode_rule(&self, slot: u32, service: u32, addr: Addr) -> Option<u32>;
     /// Map `SCHED`.
     fn sched_word(&self, word: u32) -> u64;
     /// Map `WRR`: the counter before it was advanced.

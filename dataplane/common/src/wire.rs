@@ -168,6 +168,8 @@ pub mod tcp {
 pub mod udp {
     /// Header, bytes.
     pub const LEN: usize = 8;
+    /// Length, header included.
+    pub const LENGTH: usize = 4;
     /// Checksum; 0 = none.
     pub const CHECKSUM: usize = 6;
 }

@@ -6,6 +6,7 @@ use crate::{
     maps::{Leg, Mac, Port},
     phase::Phase,
     search::Search,
+    table::Scan,
 };
 
 /// What to do with the packet.
@@ -141,6 +142,8 @@ pub struct Work {
     pub pools: u32,
     /// Age and way of the oldest half-open flow found so far.
     pub oldest: Memory,
+    /// A scan for affinities that may give way.
+    pub scan: Scan,
     /// A closed flow whose source port may be used again; incarnation 0 = none seen.
     pub resting_incarnation: u64,
     /// Its location.
@@ -163,7 +166,8 @@ pub struct Work {
     pub answer_from: Addr,
     /// Value of [`Answer`].
     pub answer: u8,
-
+    /// Mode of the service for this client.
+    pub mode: u8,
     /// 1 = the old flow is to be replaced whatever its state.
     pub reopen: u8,
     /// 1 = room was made already.
@@ -179,7 +183,7 @@ pub struct Work {
     /// 1 = an ICMP error about none of our flows.
     pub judged: u8,
     /// Explicit padding, zero.
-    pub _pad: [u8; 7],
+    pub _pad: [u8; 4],
     /// The new flow.
     pub forward: FlowEntry,
     /// The new flow.

@@ -22,6 +22,7 @@ use onearm_dataplane_common::{
     answer::answer,
     arp::arp,
     create::create,
+    direct::direct,
     egress::may_leave,
     evict::evict,
     fragment::fragment,
@@ -93,6 +94,7 @@ phases! {
     onearm_evict: Addr4 = |_, work| evict::<Addr4, _>(work, &Kernel);
     onearm_create: Addr4 = |_, work| create::<Addr4, _>(work, &Kernel);
     onearm_forward: Addr4 = |frame, work| forward::<Addr4, _, _>(frame, work, &Kernel);
+    onearm_direct: Addr4 = |frame, work| direct::<Addr4, _, _>(frame, work, &Kernel);
     onearm_answer: Addr4 = |frame, work| answer::<Addr4, _, _>(frame, work, &Kernel);
     onearm_transit: Addr4 = |frame, work| transit::<Addr4, _, _>(frame, work, &Kernel);
     onearm_relay: Addr4 = |frame, work| relay::<Addr4, _, _>(frame, work, &Kernel);
@@ -110,6 +112,7 @@ phases! {
     onearm_evict6: Addr = |_, work| evict::<Addr, _>(work, &Kernel);
     onearm_create6: Addr = |_, work| create::<Addr, _>(work, &Kernel);
     onearm_forward6: Addr = |frame, work| forward::<Addr, _, _>(frame, work, &Kernel);
+    onearm_direct6: Addr = |frame, work| direct::<Addr, _, _>(frame, work, &Kernel);
     onearm_answer6: Addr = |frame, work| answer::<Addr, _, _>(frame, work, &Kernel);
     onearm_transit6: Addr = |frame, work| transit::<Addr, _, _>(frame, work, &Kernel);
     onearm_relay6: Addr = |frame, work| relay::<Addr, _, _>(frame, work, &Kernel);

@@ -20,7 +20,8 @@ use onearm_dataplane_common::{
         MAX_FRAGMENTS, MAX_GROUPS, MAX_HAIRPIN_PREFIXES, MAX_LAST_HOPS, MAX_LEGS, MAX_NEXT_HOPS, MAX_OWNED,
         MAX_PREFIXES, MAX_ROUTES, MAX_SERVERS, MAX_SERVICE_KEYS, MAX_SERVICES, MAX_SNAT_POOLS, NeighbourKey,
         NextHop, Node, Owned, OwnedKey, Refusals, Remembered, Route, SCHED_WORDS, SERVER_INDEXES, SLOTS,
-        SOURCES_ROW, ScopedPrefix, Server, Service, ServiceKey, SnatPool, SnatRange, Stats, WRR_COUNTERS,
+        SOURCES_ROW, ScopedPrefix, Server, Service, ServiceKey, SnatPool, SnatRange, Stats, Tunnel,
+        WRR_COUNTERS,
     },
     phase::{FAMILY_PHASES, Phase},
     refusal::{METERS, Meter, Rate},
@@ -82,6 +83,10 @@ static SERVER_NETS: LpmTrie<ScopedPrefix, Addr> = LpmTrie::with_max_entries(MAX_
 static DIRECT: LpmTrie<ScopedPrefix, u32> = LpmTrie::with_max_entries(MAX_PREFIXES, 0);
 #[map]
 static HAIRPIN: LpmTrie<ScopedPrefix, u32> = LpmTrie::with_max_entries(MAX_HAIRPIN_PREFIXES, 0);
+#[map]
+static MODE_RULES: LpmTrie<ScopedPrefix, u32> = LpmTrie::with_max_entries(MAX_HAIRPIN_PREFIXES, 0);
+#[map]
+static TUNNELS: Array<Tunnel> = Array::with_max_entries(SLOTS * MAX_SERVICES, 0);
 #[map]
 static SERVER_ENDPOINTS: HashMap<EndpointKey, u32> =
     HashMap::with_max_entries(SLOTS * 4 * MAX_SERVERS, NO_PREALLOC);
@@ -293,6 +298,16 @@ impl Tables for Kernel {
     #[inline(always)]
     fn service(&self, slot: u32, index: u32) -> Option<&Service> {
         SERVICE.get(slot.wrapping_mul(MAX_SERVICES).wrapping_add(index))
+    }
+
+    #[inline(always)]
+    fn tunnel(&self, slot: u32, index: u32) -> Option<&Tunnel> {
+        TUNNELS.get(slot.wrapping_mul(MAX_SERVICES).wrapping_add(index))
+    }
+
+    #[inline(always)]
+    fn mode_rule(&self, slot: u32, service: u32, addr: Addr) -> Option<u32> {
+        scoped(&MODE_RULES, slot << 24 | service, addr)
     }
 
     #[inline(always)]

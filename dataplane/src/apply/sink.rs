@@ -3,7 +3,7 @@
 use ipnet::IpNet;
 use onearm_dataplane_common::maps::{
     LastHop, Leg, LegKey, Limits, MAX_LAST_HOPS, MAX_SERVICES, MAX_SNAT_POOLS, NeighbourKey, Route, Server,
-    Service, SnatPool,
+    Service, SnatPool, Tunnel,
 };
 
 use super::Sink;
@@ -33,6 +33,7 @@ impl Sink for MapSink<'_> {
             Entry::Direct(bits, key) => maps.direct.insert(bits, key, &MEMBER),
             Entry::Hairpin(bits, key) => maps.hairpin.insert(bits, key, &MEMBER),
             Entry::Client(bits, key, rule) => maps.clients.insert(bits, key, &rule),
+            Entry::ModeRule(bits, key, mode) => maps.mode_rules.insert(bits, key, &mode),
             Entry::Endpoint(key) => maps.endpoints.insert(&key, &MEMBER),
         }
     }
@@ -48,6 +49,7 @@ impl Sink for MapSink<'_> {
             Entry::Direct(bits, key) => maps.direct.remove(bits, key),
             Entry::Hairpin(bits, key) => maps.hairpin.remove(bits, key),
             Entry::Client(bits, key, _) => maps.clients.remove(bits, key),
+            Entry::ModeRule(bits, key, _) => maps.mode_rules.remove(bits, key),
             Entry::Endpoint(key) => maps.endpoints.remove(&key),
         }
     }
@@ -63,6 +65,10 @@ impl Sink for MapSink<'_> {
 
     fn set_limits(&mut self, slot: u32, index: u32, limits: &Limits) -> Result<()> {
         self.0.limits.set(slot * MAX_SERVICES + index, limits)
+    }
+
+    fn set_tunnel(&mut self, slot: u32, index: u32, tunnel: &Tunnel) -> Result<()> {
+        self.0.tunnels.set(slot * MAX_SERVICES + index, tunnel)
     }
 
     fn set_pool(&mut self, slot: u32, index: u32, pool: SnatPool) -> Result<()> {

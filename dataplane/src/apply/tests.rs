@@ -18,7 +18,7 @@ use crate::tables::wide;
 use crate::tables::{
     Entry, Hairpin, LimitsSpec, Mode, OnServerDown, OwnedAddress, OwnedKinds, Protocol, Registry, Scheduler,
     ServerChange, ServerId, ServerNetwork, ServerSpec, ServiceSpec, SnatPoolSpec, SnatRangeSpec, Tables,
-    TablesError,
+    TablesError, TunnelSpec,
 };
 
 const VIP: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 168, 100, 100));
@@ -57,6 +57,8 @@ fn service(name: &str, port: u16, servers: &[u8]) -> ServiceSpec {
         idle_timeout: Duration::from_mins(15),
         limits: LimitsSpec::default(),
         on_server_down: OnServerDown::default(),
+        mode_for: Vec::new(),
+        tunnel: TunnelSpec::default(),
         servers: servers
             .iter()
             .map(|n| ServerSpec {
@@ -156,7 +158,9 @@ impl Fake {
                     Entry::Connected(_, key, _) | Entry::ServerNetwork(_, key, _) | Entry::Direct(_, key) => {
                         u32::from_be_bytes(key.scope) == slot
                     }
-                    Entry::Hairpin(_, key) | Entry::Client(_, key, _) => u32::from(key.scope[0]) == slot,
+                    Entry::Hairpin(_, key) | Entry::Client(_, key, _) | Entry::ModeRule(_, key, _) => {
+                        u32::from(key.scope[0]) == slot
+                    }
                     Entry::Endpoint(key) => u32::from(key.slot) == slot,
                 })
                 .count()
@@ -192,6 +196,10 @@ impl Sink for Fake {
             .get_mut(&(slot * maps::MAX_SERVICES + index))
             .unwrap()
             .table = table;
+    }
+    fn set_tunnel(&mut self, slot: u32, _index: u32, _tunnel: &maps::Tunnel) -> Result<()> {
+        assert_ne!(slot, self.slot);
+        self.step()
     }
     fn set_limits(&mut self, slot: u32, index: u32, limits: &Limits) -> Result<()> {
         assert_ne!(slot, self.slot);

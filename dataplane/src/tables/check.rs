@@ -8,7 +8,7 @@ use ipnet::IpNet;
 use onearm_dataplane_common::maps;
 
 use super::ports::blocks;
-use super::{Hairpin, ServiceSpec, Tables, TablesError};
+use super::{Hairpin, Mode, ServiceSpec, Tables, TablesError};
 
 pub(super) type Result<T> = std::result::Result<T, TablesError>;
 
@@ -69,6 +69,11 @@ pub(super) fn tables(tables: &Tables) -> Result<()> {
             .map(|s| s.limits.allow.len() + s.limits.deny.len())
             .sum(),
         maps::MAX_CLIENT_PREFIXES / maps::SLOTS,
+    )?;
+    at_most(
+        "prefixes of clients with a mode of their own",
+        tables.services.iter().map(|s| s.mode_for.len()).sum(),
+        maps::MAX_HAIRPIN_PREFIXES / maps::SLOTS,
     )?;
 
     // A range of ports takes several prefixes of the trie.
@@ -251,6 +256,7 @@ fn service(service: &ServiceSpec) -> Result<()> {
     }
     let (allow, deny) = (&service.limits.allow, &service.limits.deny);
     prefixes_once("client prefix", allow.iter().chain(deny))?;
+    direct(service)?;
     let mut seen = BTreeSet::new();
     for server in &service.servers {
         if !seen.insert(server.id) {
@@ -259,6 +265,48 @@ fn service(service: &ServiceSpec) -> Result<()> {
                 server: server.id,
             });
         }
+    }
+    Ok(())
+}
+
+/// What servers need that hold the VIP themselves.
+fn direct(service: &ServiceSpec) -> Result<()> {
+    prefixes_once("client prefix", service.mode_for.iter().map(|(prefix, _)| prefix))?;
+    let name = || service.name.clone();
+    if !service.modes().any(Mode::is_direct) {
+        return Ok(());
+    }
+    for server in &service.servers {
+        if server.id.port != 0 && service.modes().all(Mode::is_direct) {
+            return Err(TablesError::DirectPort {
+                service: name(),
+                server: server.id,
+            });
+        }
+        if server.id.addr.is_ipv4() != service.vip.is_ipv4() {
+            return Err(TablesError::DirectFamily {
+                service: name(),
+                server: server.id,
+            });
+        }
+    }
+    let translates = service.modes().any(|mode| match mode {
+        Mode::BothNat => true,
+        Mode::Dnat => service.hairpin != Hairpin::Off,
+        Mode::Dsr | Mode::L3Dsr => false,
+    });
+    if translates && service.snat.iter().any(|pool| pool.addr == service.vip) {
+        return Err(TablesError::DirectSource {
+            service: name(),
+            addr: service.vip,
+        });
+    }
+    let fits = service.tunnel.sources.is_none_or(|sources| {
+        sources.addr().is_ipv4() == service.vip.is_ipv4()
+            && sources.max_prefix_len() - sources.prefix_len() <= 32
+    });
+    if service.tunnel.gue_port == Some(0) || !fits {
+        return Err(TablesError::BadTunnel { service: name() });
     }
     Ok(())
 }

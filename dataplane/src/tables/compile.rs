@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use onearm_dataplane_common::maps::{
     self, Addr, EndpointKey, Owned, OwnedKey, ScopedPrefix, Server, Service, ServiceKey, SnatPool, SnatRange,
+    Tunnel,
 };
 
 use super::address::{bits, wide};
@@ -13,7 +14,7 @@ use super::check::{self, Result};
 use super::ports::blocks;
 use super::{
     Hairpin, LimitsSpec, Mode, OnServerDown, OwnedKinds, Protocol, Scheduler, ServerChange, ServerId,
-    ServerSpec, ServiceSpec, Tables, TablesError,
+    ServerSpec, ServiceSpec, Tables, TablesError, TunnelSpec,
 };
 use crate::identity::{Identities, IndexSet};
 use crate::next_hops::HopKey;
@@ -85,6 +86,8 @@ pub(crate) enum Entry {
     Hairpin(u32, ScopedPrefix),
     /// Prefix length, key, [`maps::service::ALLOW`] or `DENY`.
     Client(u32, ScopedPrefix, u32),
+    /// Prefix length, key, mode.
+    ModeRule(u32, ScopedPrefix, u32),
     Endpoint(EndpointKey),
 }
 
@@ -97,6 +100,8 @@ pub(crate) struct Image {
     pub(crate) services: Vec<(u32, Service)>,
     /// (service index, value) of array `LIMITS`, without slot.
     pub(crate) limits: Vec<(u32, maps::Limits)>,
+    /// (service index, value) of array `TUNNELS`, without slot.
+    pub(crate) tunnels: Vec<(u32, Tunnel)>,
     /// Array `SNAT_POOLS` from its start, without slot.
     pub(crate) pools: Vec<SnatPool>,
     /// Scheduler tables that are not in the map yet.
@@ -491,6 +496,28 @@ fn prefixes(registry: &Registry, tables: &Tables, slot: u8, image: &mut Image) {
     }
 }
 
+const fn mode(mode: Mode) -> u8 {
+    match mode {
+        Mode::BothNat => maps::mode::BOTH_NAT,
+        Mode::Dnat => maps::mode::DNAT,
+        Mode::Dsr => maps::mode::DSR,
+        Mode::L3Dsr => maps::mode::L3_DSR,
+    }
+}
+
+fn tunnel(spec: TunnelSpec) -> Tunnel {
+    let free_bits = |prefix: IpNet| u32::from(prefix.max_prefix_len() - prefix.prefix_len());
+    Tunnel {
+        source: spec.sources.map_or(Addr::NONE, |prefix| wide(prefix.network())),
+        spread: spec.sources.map_or(0, |prefix| {
+            let mask = 1_u64.checked_shl(free_bits(prefix)).unwrap_or(0).wrapping_sub(1);
+            u32::try_from(mask).unwrap_or(u32::MAX).to_be()
+        }),
+        port: spec.gue_port.unwrap_or(0).to_be(),
+        _pad: 0,
+    }
+}
+
 fn entries_of(state: &ServiceState, slot: u8, image: &mut Image) {
     let spec = &state.spec;
     for range in &spec.ports {
@@ -512,6 +539,13 @@ fn entries_of(state: &ServiceState, slot: u8, image: &mut Image) {
             image.entries.push(Entry::Hairpin(bits, key));
         }
     }
+    for (prefix, of_clients) in &spec.mode_for {
+        let (bits, key) = scoped(u32::from(slot) << 24 | state.index, *prefix);
+        image
+            .entries
+            .push(Entry::ModeRule(bits, key, u32::from(mode(*of_clients))));
+    }
+    image.tunnels.push((state.index, tunnel(spec.tunnel)));
     // Counts are checked: at most 8,192 pools, 4,096 services.
     let narrow = |n: usize| u16::try_from(n).unwrap_or(u16::MAX);
     let snat_base = narrow(image.pools.len());
@@ -522,10 +556,12 @@ fn entries_of(state: &ServiceState, slot: u8, image: &mut Image) {
     }));
     let value = Service {
         table: state.table.table(),
-        mode: match spec.mode {
-            Mode::BothNat => maps::mode::BOTH_NAT,
-            Mode::Dnat => maps::mode::DNAT,
-        },
+        mode: mode(spec.mode)
+            | if spec.mode_for.is_empty() {
+                0
+            } else {
+                maps::mode::RULES
+            },
         scheduler: match spec.scheduler {
             Scheduler::Maglev => maps::scheduler::MAGLEV,
             Scheduler::Wrr => maps::scheduler::WRR,
@@ -572,7 +608,11 @@ fn options(limits: &LimitsSpec) -> u32 {
 fn endpoints(tables: &Tables, slot: u8, most: u32, image: &mut Image) -> Result<()> {
     let max = (most / maps::SLOTS) as usize;
     let mut found: BTreeSet<(IpAddr, u16, Protocol)> = BTreeSet::new();
-    for service in tables.services.iter().filter(|s| s.mode == Mode::Dnat) {
+    for service in tables
+        .services
+        .iter()
+        .filter(|s| s.modes().any(|mode| mode == Mode::Dnat))
+    {
         for server in &service.servers {
             if server.id.port == 0 {
                 let ports = service.ports.iter().cloned().flatten();

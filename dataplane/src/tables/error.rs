@@ -120,6 +120,38 @@ pub enum TablesError {
         /// First such port.
         port: u16,
     },
+    /// A server that gets packets as clients sent them listens on another port.
+    #[error("service {service}: server {}:{} would need another port, but answers clients itself", server.addr, server.port)]
+    DirectPort {
+        /// Service.
+        service: String,
+        /// Server.
+        server: ServerId,
+    },
+    /// A server that gets packets as clients sent them has an address of the other family.
+    #[error("service {service}: server {} is of another family than the VIP, but answers clients itself", server.addr)]
+    DirectFamily {
+        /// Service.
+        service: String,
+        /// Server.
+        server: ServerId,
+    },
+    /// Servers that hold the VIP themselves would get packets from it.
+    #[error(
+        "service {service}: {addr} is the VIP its servers hold, and cannot be the source of translated packets as well"
+    )]
+    DirectSource {
+        /// Service.
+        service: String,
+        /// The address.
+        addr: IpAddr,
+    },
+    /// GUE port 0, or outer sources of the other family or with more than 32 bits that vary.
+    #[error("service {service}: tunnel port or sources out of range")]
+    BadTunnel {
+        /// Service.
+        service: String,
+    },
     /// The time-out is zero or longer than the flow clock runs.
     #[error("service {service}: idle time-out out of range")]
     BadTimeout {

@@ -8,7 +8,7 @@ use onearm_types::GroupId;
 use super::{
     Compiled, Entry, Hairpin, LimitsSpec, Mode, OnServerDown, OwnedAddress, OwnedKinds, Protocol, Registry,
     Scheduler, ServerId, ServerNetwork, ServerSpec, ServiceSpec, SnatPoolSpec, SnatRangeSpec, Tables,
-    TablesError, compile,
+    TablesError, TunnelSpec, compile,
 };
 use crate::identity::Identities;
 use crate::tables::wide;
@@ -57,6 +57,8 @@ fn service(name: &str) -> ServiceSpec {
         idle_timeout: Duration::from_mins(15),
         limits: LimitsSpec::default(),
         on_server_down: OnServerDown::default(),
+        mode_for: Vec::new(),
+        tunnel: TunnelSpec::default(),
         servers: vec![server(10)],
     }
 }
@@ -424,4 +426,56 @@ fn time_outs_become_ticks_rounded_up() {
     assert_eq!(ticks(Duration::from_nanos(1)), 1);
     assert_eq!(ticks(Duration::from_nanos(1 << 26)), 1);
     assert_eq!(ticks(Duration::from_mins(1)), 895);
+}
+
+#[test]
+fn servers_that_hold_the_vip_have_no_other_port_family_or_source() {
+    let direct = |change: fn(&mut ServiceSpec)| {
+        refused(|t| {
+            t.services[0].mode = Mode::Dsr;
+            change(&mut t.services[0]);
+        })
+    };
+    let other_port = direct(|s| s.servers[0].id.port = 8_080);
+    assert!(
+        matches!(other_port, TablesError::DirectPort { .. }),
+        "{other_port:?}"
+    );
+    let family = direct(|s| s.servers[0].id.addr = "2001:db8::1".parse().unwrap());
+    assert!(matches!(family, TablesError::DirectFamily { .. }), "{family:?}");
+    let source = direct(|s| {
+        s.mode_for = vec![("10.9.0.0/16".parse().unwrap(), Mode::BothNat)];
+        s.snat = vec![SnatPoolSpec {
+            addr: VIP,
+            first: 32_768,
+            last: 49_151,
+        }];
+    });
+    assert!(matches!(source, TablesError::DirectSource { .. }), "{source:?}");
+    let tunnel = direct(|s| s.tunnel.gue_port = Some(0));
+    assert!(matches!(tunnel, TablesError::BadTunnel { .. }), "{tunnel:?}");
+}
+
+#[test]
+fn modes_by_client_and_the_outer_header_are_compiled() {
+    let mut tables = good();
+    tables.services[0].mode = Mode::L3Dsr;
+    tables.services[0].mode_for = vec![("10.9.0.0/16".parse().unwrap(), Mode::Dnat)];
+    tables.services[0].tunnel = TunnelSpec {
+        gue_port: Some(6_080),
+        sources: Some("172.31.0.0/24".parse().unwrap()),
+    };
+    let image = build(&tables).unwrap().image;
+    assert_eq!(image.services[0].1.mode, maps::mode::L3_DSR | maps::mode::RULES);
+    let rules: Vec<_> = image
+        .entries
+        .iter()
+        .filter(|e| matches!(e, Entry::ModeRule(144, _, 1)))
+        .collect();
+    assert_eq!(rules.len(), 1);
+    let (_, tunnel) = image.tunnels[0];
+    assert_eq!(
+        (tunnel.port, tunnel.spread),
+        (6_080_u16.to_be(), 0xff_u32.to_be())
+    );
 }

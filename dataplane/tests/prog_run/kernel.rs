@@ -220,6 +220,8 @@ impl Engine for Kernel {
         self.fill_trie("SERVER_NETS", &setup.server_nets);
         self.fill_trie("DIRECT", &setup.direct);
         self.fill_trie("HAIRPIN", &setup.hairpin);
+        self.fill_trie("MODE_RULES", &setup.mode_rules);
+        self.fill_array("TUNNELS", setup.tunnels.iter().copied());
         let endpoints: Vec<_> = setup.endpoints.iter().map(|e| (*e, 1u32)).collect();
         self.fill_hash("SERVER_ENDPOINTS", &endpoints);
         self.fill_array("NEXT_HOPS", setup.next_hops.iter().copied());

@@ -25,9 +25,9 @@ macro_rules! layout {
 
 #[test]
 fn map_types_have_the_layout_both_sides_rely_on() {
-    layout!(Node, 72, 8, [flow_hash_key: 0, pair_hash_key: 16, flow_bucket_mask: 32, flow6_bucket_mask: 36,
-        half_open_budget: 40, relay_to_peer: 44, half_open_ticks: 48, closing_ticks: 52, incarnation_base: 56,
-        snat_shift: 64]);
+    layout!(Node, 80, 8, [flow_hash_key: 0, pair_hash_key: 16, flow_bucket_mask: 32, flow6_bucket_mask: 36,
+        half_open_budget: 40, relay_to_peer: 44, half_open_ticks: 48, closing_ticks: 52, dsr_ways: 56, _pad: 60,
+        incarnation_base: 64, snat_shift: 72]);
     layout!(LegKey, 8, 4, [ifindex: 0, vlan: 4, _pad: 6]);
     layout!(Leg, 64, 4, [mac: 0, id: 6, group: 7, addr: 8, addr6: 24, link_local: 40, peer_mac: 56, _pad: 62]);
     layout!(OwnedKey, 20, 4, [addr: 0, slot: 16]);
@@ -37,6 +37,7 @@ fn map_types_have_the_layout_both_sides_rely_on() {
     layout!(Refusals, 64, 8, [denied: 0, connections: 8, rate: 16, per_source: 24, no_server: 32, no_port: 40, table: 48, other: 56]);
     layout!(Service, 32, 8, [table: 0, mode: 8, scheduler: 9, hairpin: 10, group: 11, snat_base: 12, snat_len: 14,
         idle_ticks: 16, stats: 20, options: 24, _pad: 28]);
+    layout!(Tunnel, 24, 4, [source: 0, spread: 16, port: 20, _pad: 22]);
     layout!(Server, 32, 8, [addr: 0, port: 16, net: 18, next_hop: 20, flags: 24, _pad: 28]);
     layout!(ScopedPrefix, 20, 1, [scope: 0, addr: 4]);
     layout!(EndpointKey, 20, 4, [addr: 0, port: 16, proto: 18, slot: 19]);

@@ -10,7 +10,7 @@ use crate::support::{
 use onearm_dataplane_common::{
     counter::Counter,
     flow::State,
-    maps::{SnatPool, mode, owned, proto},
+    maps::{SnatPool, owned, proto},
 };
 use std::collections::HashSet;
 
@@ -371,16 +371,6 @@ fn table_and_budget<E: Engine>() -> Vec<Case<E>> {
                 setup
             },
             not_resolved,
-        ),
-        case(
-            "a mode this program does not know",
-            || {
-                Setup::service(&ServiceSpec {
-                    mode: mode::DSR,
-                    ..ServiceSpec::BOTH_NAT
-                })
-            },
-            |e| mapless(e, Counter::UnsupportedMode),
         ),
         case(
             "a service without a source address",

@@ -4,6 +4,7 @@ mod admission;
 mod arp;
 mod balanced;
 mod choice;
+mod direct;
 mod edges;
 mod egress;
 mod fragments;
@@ -62,11 +63,12 @@ pub fn run_all<E: Engine>(engine: &mut E) {
 fn run_family<E: Engine>(engine: &mut E, v6: bool) {
     use_v6(v6);
     let resolution = if v6 { nd::cases() } else { arp::cases() };
-    let tables: [Vec<Case<E>>; 15] = [
+    let tables: [Vec<Case<E>>; 16] = [
         admission::cases(),
         resolution,
         balanced::cases(),
         choice::cases(),
+        direct::cases(),
         edges::cases(),
         egress::cases(),
         fragments::cases(),

@@ -11,6 +11,7 @@ use onearm_dataplane_common::{
     arp::arp,
     counter::{COUNTERS, Counter},
     create::create,
+    direct::direct,
     egress::may_leave,
     event::{Event, PACE_NS},
     evict::evict,
@@ -19,7 +20,7 @@ use onearm_dataplane_common::{
     icmp_error::{Quoted, icmp_error},
     maps::{
         EndpointKey, FragmentKey, LastHop, Leg, LegKey, Limits, NeighbourKey, NextHop, Node, Owned, OwnedKey,
-        Refusals, Remembered, Route, Server, Service, ServiceKey, SnatPool, SnatRange,
+        Refusals, Remembered, Route, Server, Service, ServiceKey, SnatPool, SnatRange, Tunnel,
     },
     miss::{self, miss},
     nd::nd,
@@ -33,6 +34,7 @@ use onearm_dataplane_common::{
     table::FlowMemory,
     tables::Tables,
     transit::transit,
+    tunnel::Outer,
     work::{Step, Work},
 };
 use std::{
@@ -179,7 +181,7 @@ impl Host {
         *count = count.wrapping_add(n);
     }
 
-    fn phase<A: Quoted + Fragmented>(&self, phase: Phase, frame: &mut Buffer) -> Step {
+    fn phase<A: Quoted + Fragmented + Outer>(&self, phase: Phase, frame: &mut Buffer) -> Step {
         // A copy, as the phases of the kernel share one value by turns.
         let mut work = *self.work.borrow();
         let step = match phase {
@@ -193,6 +195,7 @@ impl Host {
             Phase::Answer => answer::<A, _, _>(frame, &mut work, self),
             Phase::Transit => transit::<A, _, _>(frame, &mut work, self),
             Phase::Fragment => fragment::<A, _, _>(frame, &mut work, self),
+            Phase::Direct => direct::<A, _, _>(frame, &mut work, self),
             Phase::Relay => relay::<A, _, _>(frame, &work, self),
             Phase::IcmpError => icmp_error::<A, _, _>(frame, &mut work, self),
             Phase::Search => {
@@ -390,6 +393,13 @@ impl Tables for Host {
             .iter()
             .find(|(i, _)| slot == 0 && *i == index)
             .map(|(_, v)| v)
+    }
+    fn tunnel(&self, slot: u32, index: u32) -> Option<&Tunnel> {
+        let mut all = self.setup.tunnels.iter();
+        all.find(|(i, _)| slot == 0 && *i == index).map(|(_, v)| v)
+    }
+    fn mode_rule(&self, slot: u32, service: u32, addr: Addr) -> Option<u32> {
+        scoped(&self.setup.mode_rules, slot << 24 | service, addr)
     }
     fn sched_word(&self, word: u32) -> u64 {
         self.setup.sched.get(word as usize).copied().unwrap_or(0)

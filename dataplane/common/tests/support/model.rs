@@ -338,3 +338,45 @@ pub fn reassembled(pieces: &[Vec<u8>]) -> (Vec<u8>, u32) {
     finish_header(&mut out, &layout);
     (out, ids[0])
 }
+
+/// A frame with outer headers before its IP packet: type of service, "do not fragment" and identification of the inner one,
+/// hop limit 64, no UDP checksum. `udp`: ports; `label`: flow label of an IPv6 header.
+pub fn outer(
+    frame: &[u8],
+    from: std::net::IpAddr,
+    to: std::net::IpAddr,
+    udp: Option<(u16, u16)>,
+    label: u16,
+) -> Vec<u8> {
+    let layout = Layout::of(frame);
+    let inner = u16::try_from(layout.end - layout.l3).expect("short");
+    let datagram: Vec<u8> = udp.map_or(Vec::new(), |(source, port)| {
+        [source, port, inner + 8, 0]
+            .iter()
+            .flat_map(|w| w.to_be_bytes())
+            .collect()
+    });
+    let payload = inner + u16::try_from(datagram.len()).expect("short");
+    let protocol = match (udp, layout.v6) {
+        (Some(_), _) => 17,
+        (None, true) => 41,
+        (None, false) => 4,
+    };
+    let head = &frame[layout.l3..];
+    let mut ip;
+    if layout.v6 {
+        ip = vec![0x60 | head[0] & 15, head[1] & 0xf0, 0, 0];
+        ip[2..4].copy_from_slice(&label.to_be_bytes());
+        ip.extend(payload.to_be_bytes());
+        ip.extend([protocol, 64]);
+        ip.extend(octets(from).into_iter().chain(octets(to)));
+    } else {
+        ip = vec![0x45, head[1]];
+        ip.extend((payload + 20).to_be_bytes());
+        ip.extend([head[4], head[5], head[6] & 0x40, 0, 64, protocol, 0, 0]);
+        ip.extend(octets(from).into_iter().chain(octets(to)));
+        let header = checksum(sum(&ip));
+        ip[10..12].copy_from_slice(&header);
+    }
+    [&frame[..layout.l3], &ip, &datagram, head].concat()
+}

@@ -3,8 +3,8 @@
 use super::frames::{Mac, ip, raw, v6};
 use onearm_dataplane_common::maps::{
     Addr, EndpointKey, Leg, LegKey, Limits, NeighbourKey, NextHop, Node, Owned, OwnedKey, Route,
-    ScopedPrefix, Server, Service, ServiceKey, SnatPool, SnatRange, hairpin, mode, owned, proto, scheduler,
-    server,
+    ScopedPrefix, Server, Service, ServiceKey, SnatPool, SnatRange, Tunnel, hairpin, mode, owned, proto,
+    scheduler, server,
 };
 
 /// The loopback interface, which test runs arrive by.
@@ -52,6 +52,8 @@ pub struct Setup {
     pub server_nets: Vec<(u32, ScopedPrefix, Addr)>,
     pub direct: Vec<(u32, ScopedPrefix, u32)>,
     pub hairpin: Vec<(u32, ScopedPrefix, u32)>,
+    pub mode_rules: Vec<(u32, ScopedPrefix, u32)>,
+    pub tunnels: Vec<(u32, Tunnel)>,
     pub endpoints: Vec<EndpointKey>,
     pub next_hops: Vec<(u32, NextHop)>,
     pub neighbours: Vec<(NeighbourKey, u32)>,
@@ -194,6 +196,8 @@ impl Setup {
                 relay_to_peer: 0,
                 half_open_ticks: 75,
                 closing_ticks: 450,
+                dsr_ways: 4,
+                _pad: 0,
                 incarnation_base: 1 << 56 | 7 << 40,
                 snat_shift: 0,
             },

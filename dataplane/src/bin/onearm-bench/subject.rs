@@ -274,6 +274,7 @@ fn configure(ebpf: &mut Ebpf, buckets: u32, both: bool) -> anyhow::Result<()> {
         half_open_budget: u32::MAX,
         half_open_ticks: 75,
         closing_ticks: 450,
+        dsr_ways: 8,
         incarnation_base: 1 << 56,
         ..Node::default()
     };

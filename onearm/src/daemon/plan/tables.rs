@@ -6,7 +6,7 @@ use std::net::Ipv4Addr;
 use ipnet::{IpNet, Ipv4Net};
 use onearm_dataplane::{
     Hairpin, LimitsSpec, Mode, OnServerDown, OwnedAddress, OwnedKinds, Protocol, Scheduler, ServerId,
-    ServerNetwork, ServerSpec, ServiceSpec, SnatPoolSpec, SnatRangeSpec, Tables,
+    ServerNetwork, ServerSpec, ServiceSpec, SnatPoolSpec, SnatRangeSpec, Tables, TunnelSpec,
 };
 use onearm_types::{GroupId, NodeId};
 
@@ -123,6 +123,8 @@ fn service(node: NodeId, service: &ServiceConfig, is_up: impl Fn(usize) -> bool)
         group: GroupId::FIRST,
         snat: sources.filter_map(pool).collect(),
         idle_timeout: service.idle_timeout,
+        mode_for: Vec::new(),
+        tunnel: TunnelSpec::default(),
         limits: LimitsSpec {
             max_connections: service.limits.max_connections,
             max_new_per_second: service.limits.max_new_per_second,

@@ -1,0 +1,118 @@
+//! Flows of one entry: those of servers that answer their clients themselves. They are a cache: each bucket keeps so many
+//! of them at most, and the one that matters least gives way to a new one. Flows of two entries are never touched.
+//!
+//! Such an entry is its own partner, so that whatever removes flows removes it like any other.
+
+use super::{
+    Ended, FlowMemory, Geometry, NotInserted, Place, entry_at, free_way, is_present, lock, take_way, unlock,
+    unpublish, ways,
+};
+use crate::{
+    addr::Address,
+    flow::{FlowEntry, flags},
+    maps::WAYS,
+    tables::ticks_since,
+    work::Memory,
+};
+
+/// What a scan of a bucket has found. In memory, see [`Memory`].
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Scan {
+    /// Entries that may give way.
+    count: Memory,
+    /// The one that matters least: a score, its way in the lowest four bits; 0 = none.
+    least: Memory,
+}
+
+/// Inserts a flow of one entry, published under `flow.incarnation`. At most `most` of them, at least 1, stay in its first
+/// bucket. Returns the one that gave way.
+///
+/// # Errors
+/// [`NotInserted`], all but `ReplyTaken`.
+#[inline(always)]
+pub fn insert_single<A: Address, M: FlowMemory>(
+    memory: &M,
+    geometry: &Geometry,
+    owner: u64,
+    flow: &FlowEntry,
+    most: u32,
+    scan: &mut Scan,
+) -> Result<Option<Ended>, NotInserted> {
+    let key = flow.key().narrow::<A>();
+    let place = geometry.place(&key);
+    let first = memory.bucket::<A>(place.first).ok_or(NotInserted::Full)?;
+    if !lock(memory, first, owner) {
+        return Err(NotInserted::Contended);
+    }
+    let result = if is_present(memory, place, first, &key) {
+        Err(NotInserted::ForwardExists)
+    } else {
+        let gave_way = make_room::<A, M>(memory, geometry, place, flow.last_seen, most, scan);
+        take_way(memory, place, first).map(|reserved| (reserved, gave_way))
+    };
+    if let Ok((reserved, _)) = &result {
+        let entry = reserved.entry();
+        entry.fill(flow);
+        entry.set_partner(reserved.at);
+        entry.publish(flow.incarnation);
+    }
+    unlock(first);
+    result.map(|(_, gave_way)| gave_way)
+}
+
+/// Removes the single flow of the first bucket that matters least if there are `most`, or no way is free. `now`: tick.
+#[inline(always)]
+fn make_room<A: Address, M: FlowMemory>(
+    memory: &M,
+    geometry: &Geometry,
+    place: Place,
+    now: u32,
+    most: u32,
+    scan: &mut Scan,
+) -> Option<Ended> {
+    let bucket = ways::<A, M>(memory, place.first)?;
+    scan.count.set(0);
+    scan.least.set(0);
+    let mut taken = 0;
+    for way in 0..WAYS as u32 {
+        let entry = bucket.entry(way);
+        if entry.incarnation() == 0 {
+            continue;
+        }
+        taken += 1;
+        if entry.flags() & flags::DIRECT == 0 {
+            continue;
+        }
+        scan.count.set(scan.count.get() + 1);
+        // One packet may be anybody's: those go first, then by age.
+        let unproved = u64::from(entry.packets() <= 1);
+        let score =
+            unproved << 40 | (u64::from(ticks_since(now, entry.last_seen())) + 1) << 4 | u64::from(way);
+        if score > scan.least.get() {
+            scan.least.set(score);
+        }
+    }
+    let least = scan.least.get();
+    if least == 0 || (scan.count.get() < u64::from(most) && taken < WAYS as u32) {
+        return None;
+    }
+    let at = place.first << 4 | (least as u32 & 15);
+    let victim = entry_at::<A, M>(memory, at)?;
+    let incarnation = victim.incarnation();
+    // It may have gone, and its way may be another flow's by now.
+    if incarnation == 0 || victim.flags() & flags::DIRECT == 0 {
+        return None;
+    }
+    let key = victim.key();
+    let ended = Ended {
+        state: victim.state(),
+        server: victim.server(),
+        stats: victim.stats(),
+        counted: None,
+    };
+    if !unpublish(memory, victim, incarnation) {
+        return None;
+    }
+    free_way::<A, M>(memory, at, geometry.place(&key));
+    Some(ended)
+}

@@ -1,9 +1,9 @@
 //! Addresses that cannot be what they are said to be.
 
 use std::collections::HashMap;
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 
-use ipnet::Ipv4Net;
+use ipnet::IpNet;
 
 use super::findings::Findings;
 use crate::config::{NodeConfig, PairFile, Parsed};
@@ -26,8 +26,8 @@ pub(super) fn judge(
             remedy,
         );
     }
-    let networks: Vec<Ipv4Net> = pair.gateways.iter().map(|g| g.address.trunc()).collect();
-    let mut not_a_host = |field: String, address: Ipv4Addr| {
+    let networks: Vec<IpNet> = pair.gateways.iter().map(|g| g.address.trunc()).collect();
+    let mut not_a_host = |field: String, address: IpAddr| {
         if let Some((network, what)) = reserved(&networks, address) {
             let message = format!("{address} is the {what} address of {network}");
             of_pair.error(
@@ -94,23 +94,24 @@ pub(super) fn judge(
 }
 
 /// The network an address is the first or last of.
-fn reserved(networks: &[Ipv4Net], address: Ipv4Addr) -> Option<(Ipv4Net, &'static str)> {
-    let network = networks
-        .iter()
-        .find(|n| n.network() == address || n.broadcast() == address)?;
-    Some((
-        *network,
-        if network.network() == address {
+fn reserved(networks: &[IpNet], address: IpAddr) -> Option<(IpNet, &'static str)> {
+    let first = |network: &&IpNet| network.network() == address;
+    // The last address of an IPv6 network is one like others.
+    let last = |network: &&IpNet| address.is_ipv4() && network.broadcast() == address;
+    if let Some(network) = networks.iter().find(first) {
+        let what = if address.is_ipv4() {
             "network"
         } else {
-            "broadcast"
-        },
-    ))
+            "subnet-router anycast"
+        };
+        return Some((*network, what));
+    }
+    networks.iter().find(last).map(|network| (*network, "broadcast"))
 }
 
 fn gateways(file: &PairFile, findings: &mut Findings) {
     let gateways = &file.parsed.config.gateways;
-    let mut seen: HashMap<Ipv4Addr, usize> = HashMap::new();
+    let mut seen: HashMap<IpAddr, usize> = HashMap::new();
     for (index, gateway) in gateways.iter().enumerate() {
         let field = format!("{}.address", file.gateway_path(index));
         let address = gateway.address;
@@ -137,7 +138,7 @@ fn gateways(file: &PairFile, findings: &mut Findings) {
 
 /// A host or network is listed as direct once.
 fn direct(file: &PairFile, findings: &mut Findings) {
-    let mut seen: HashMap<Ipv4Net, String> = HashMap::new();
+    let mut seen: HashMap<IpNet, String> = HashMap::new();
     for (index, gateway) in file.parsed.config.gateways.iter().enumerate() {
         for (place, prefix) in gateway.direct.iter().enumerate() {
             let field = format!("{}.direct[{place}]", file.gateway_path(index));
@@ -156,6 +157,6 @@ fn direct(file: &PairFile, findings: &mut Findings) {
     }
 }
 
-fn overlap(a: Ipv4Net, b: Ipv4Net) -> bool {
+fn overlap(a: IpNet, b: IpNet) -> bool {
     a.trunc().contains(&b.trunc()) || b.trunc().contains(&a.trunc())
 }

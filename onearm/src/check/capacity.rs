@@ -1,4 +1,4 @@
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 
 use serde::Serialize;
 
@@ -25,7 +25,7 @@ pub struct ServiceCapacity {
     /// Its name.
     pub name: String,
     /// Its VIP.
-    pub vip: Ipv4Addr,
+    pub vip: IpAddr,
     /// Its servers.
     pub servers: usize,
     /// Most translated connections to one port of one server at a time, both nodes together: SNAT ports × addresses. One

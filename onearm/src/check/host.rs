@@ -1,4 +1,6 @@
-use ipnet::Ipv4Net;
+use std::net::IpAddr;
+
+use ipnet::IpNet;
 
 use super::findings::Findings;
 use crate::config::{NodeConfig, PairFile, Parsed, Role};
@@ -9,7 +11,7 @@ pub struct HostInterface {
     /// Its name.
     pub name: String,
     /// Its addresses with their networks.
-    pub addresses: Vec<Ipv4Net>,
+    pub addresses: Vec<IpNet>,
 }
 
 /// Compares the files with the machine they are for. Not for the daemon's start: there a missing leg is waited for.
@@ -27,8 +29,22 @@ pub fn lint_host(node: &mut Parsed<NodeConfig>, pair: &mut PairFile, interfaces:
                 "this machine has no such interface",
                 "see `ip link`",
             ),
-            Some(found) if leg.vlan.is_none() && leg.role == Role::Service && found.addresses.is_empty() => {
-                let message = "the interface has no IPv4 address; the node cannot take part without";
+            Some(found)
+                if leg.vlan.is_none()
+                    && leg.role == Role::Service
+                    && !found
+                        .addresses
+                        .iter()
+                        .any(|net| is_usable(*net, config.peer.address)) =>
+            {
+                let family = if config.peer.address.is_ipv4() {
+                    "IPv4"
+                } else {
+                    "IPv6"
+                };
+                let message = format!(
+                    "the interface has no {family} address, and peer.address is one; the node cannot take part without"
+                );
                 of_node.warn("no-address", field, message, "give it one of its own");
             }
             Some(_) => {}
@@ -121,9 +137,11 @@ fn vips(node: &Parsed<NodeConfig>, file: &PairFile, interfaces: &[HostInterface]
         if leg.vlan.is_some() {
             continue;
         }
-        if let Some(net) = connected(interfaces, &leg.interface).find(|net| net.contains(&service.vip)) {
+        let of_family = || connected(interfaces, &leg.interface).filter(|net| is_usable(**net, service.vip));
+        if let Some(net) = of_family().find(|net| net.contains(&service.vip)) {
+            let broadcast = net.addr().is_ipv4() && net.broadcast() == service.vip;
             let last =
-                net.prefix_len() < 31 && (net.network() == service.vip || net.broadcast() == service.vip);
+                net.prefix_len() + 1 < net.max_prefix_len() && (net.network() == service.vip || broadcast);
             if last {
                 let message = format!("the network or broadcast address of {}", net.trunc());
                 findings.error(
@@ -133,7 +151,7 @@ fn vips(node: &Parsed<NodeConfig>, file: &PairFile, interfaces: &[HostInterface]
                     "write the address of a host",
                 );
             }
-        } else if connected(interfaces, &leg.interface).next().is_some() {
+        } else if of_family().next().is_some() {
             let message = format!("not in a network of leg \"{}\" ({})", leg.name, leg.interface);
             findings.warn(
                 "vip-off-link",
@@ -145,7 +163,15 @@ fn vips(node: &Parsed<NodeConfig>, file: &PairFile, interfaces: &[HostInterface]
     }
 }
 
-fn connected<'i>(interfaces: &'i [HostInterface], name: &'i str) -> impl Iterator<Item = &'i Ipv4Net> {
+/// Whether an interface's address is of the family of another one, and not of its link alone.
+fn is_usable(net: IpNet, other: IpAddr) -> bool {
+    match net {
+        IpNet::V4(_) => other.is_ipv4(),
+        IpNet::V6(net) => other.is_ipv6() && !net.addr().is_unicast_link_local(),
+    }
+}
+
+fn connected<'i>(interfaces: &'i [HostInterface], name: &'i str) -> impl Iterator<Item = &'i IpNet> {
     interfaces
         .iter()
         .filter(move |interface| interface.name == name)

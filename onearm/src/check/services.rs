@@ -1,16 +1,16 @@
 //! Services among themselves, and each with its servers.
 
 use std::collections::{HashMap, HashSet};
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 
-use ipnet::Ipv4Net;
+use ipnet::IpNet;
 
 use super::findings::Findings;
 use crate::config::{Hairpin, Mode, PairFile, PortRange, Protocol, ServiceConfig};
 
 pub(super) fn judge(file: &PairFile, findings: &mut Findings) {
     let pair = &file.parsed.config;
-    let networks: Vec<Ipv4Net> = pair.gateways.iter().map(|g| g.address.trunc()).collect();
+    let networks: Vec<IpNet> = pair.gateways.iter().map(|g| g.address.trunc()).collect();
     let mut names: HashMap<&str, usize> = HashMap::new();
     for (index, service) in pair.services.iter().enumerate() {
         let path = file.service_path(index);
@@ -124,15 +124,9 @@ fn check(path: &str, service: &ServiceConfig, findings: &mut Findings) {
 }
 
 /// In dnat a server must send its replies to the pair, and a client next to its server must be translated.
-fn dnat(
-    file: &PairFile,
-    index: usize,
-    service: &ServiceConfig,
-    networks: &[Ipv4Net],
-    findings: &mut Findings,
-) {
+fn dnat(file: &PairFile, index: usize, service: &ServiceConfig, networks: &[IpNet], findings: &mut Findings) {
     let path = file.service_path(index);
-    let network_of = |address: Ipv4Addr| {
+    let network_of = |address: IpAddr| {
         networks
             .iter()
             .find(|network| network.contains(&address))
@@ -207,7 +201,7 @@ type Taken = (PortRange, usize, usize);
 /// A port of a VIP belongs to one service.
 fn ports(file: &PairFile, findings: &mut Findings) {
     let services = &file.parsed.config.services;
-    let mut taken: HashMap<(Ipv4Addr, Protocol), Vec<Taken>> = HashMap::new();
+    let mut taken: HashMap<(IpAddr, Protocol), Vec<Taken>> = HashMap::new();
     for (index, service) in services.iter().enumerate() {
         let ranges = taken.entry((service.vip, service.protocol)).or_default();
         ranges.extend(

@@ -1,7 +1,7 @@
 //! SNAT sources and their ports.
 
 use std::collections::HashMap;
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 
 use super::findings::Findings;
 use crate::config::{PairFile, PortRange, SnatSource};
@@ -9,7 +9,7 @@ use crate::config::{PairFile, PortRange, SnatSource};
 pub(super) fn judge(file: &PairFile, findings: &mut Findings) {
     let services = &file.parsed.config.services;
     // Address → its range and the service that said so first.
-    let mut pools: HashMap<Ipv4Addr, (PortRange, usize)> = HashMap::new();
+    let mut pools: HashMap<IpAddr, (PortRange, usize)> = HashMap::new();
     for (index, service) in services
         .iter()
         .enumerate()

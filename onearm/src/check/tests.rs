@@ -1,4 +1,4 @@
-use ipnet::Ipv4Net;
+use ipnet::IpNet;
 
 use super::*;
 use crate::config::{Source, parse_node, parse_pair};
@@ -10,9 +10,9 @@ const PAIR: &str = include_str!("../../../etc/examples/pair.toml");
 fn on_a_machine_with(addresses: &[&str], node: &str, pair: &str) -> Vec<(&'static str, String)> {
     let addresses = addresses
         .iter()
-        .map(|net| net.parse::<Ipv4Net>().unwrap())
+        .map(|net| net.parse::<IpNet>().unwrap())
         .collect();
-    let second = vec!["10.200.0.2/24".parse::<Ipv4Net>().unwrap()];
+    let second = vec!["10.200.0.2/24".parse::<IpNet>().unwrap()];
     let interfaces = [("eth0", addresses), ("eth1", second)].map(|(name, addresses)| HostInterface {
         name: name.into(),
         addresses,

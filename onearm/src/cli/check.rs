@@ -1,8 +1,9 @@
 use std::fmt::Write as _;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use ipnet::Ipv4Net;
+use ipnet::IpNet;
 use serde::Serialize;
 
 use super::exit::{Exit, Failure};
@@ -148,7 +149,7 @@ fn summary(files: &str, pair: &PairConfig, judged: &Judged) -> String {
     text
 }
 
-/// The interfaces of this machine with their IPv4 addresses.
+/// The interfaces of this machine with their addresses.
 fn interfaces() -> Result<Vec<HostInterface>, Failure> {
     let mut interfaces: Vec<HostInterface> = Vec::new();
     for entry in nix::ifaddrs::getifaddrs().map_err(Failure::Interfaces)? {
@@ -162,10 +163,14 @@ fn interfaces() -> Result<Vec<HostInterface>, Failure> {
                 });
                 interfaces.len() - 1
             });
-        let ip = |address: Option<nix::sys::socket::SockaddrStorage>| Some(address?.as_sockaddr_in()?.ip());
+        let ip = |address: Option<nix::sys::socket::SockaddrStorage>| {
+            let address = address?;
+            let four = address.as_sockaddr_in().map(|four| IpAddr::V4(four.ip()));
+            four.or_else(|| address.as_sockaddr_in6().map(|six| IpAddr::V6(six.ip())))
+        };
         let net = ip(entry.address)
             .zip(ip(entry.netmask))
-            .and_then(|(ip, mask)| Ipv4Net::with_netmask(ip, mask).ok());
+            .and_then(|(ip, mask)| IpNet::with_netmask(ip, mask).ok());
         interfaces[at].addresses.extend(net);
     }
     Ok(interfaces)

@@ -1,4 +1,4 @@
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
@@ -39,7 +39,7 @@ impl NodeConfig {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Peer {
     /// Its own address on the service leg.
-    pub address: Ipv4Addr,
+    pub address: IpAddr,
     /// Interface of the peer link; `None` = there is none beside the leg.
     pub interface: Option<String>,
     /// File of the pair's key; not read while `ha.auth` is `none`.

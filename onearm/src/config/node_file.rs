@@ -1,3 +1,4 @@
+use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
 
 use onearm_types::NodeId;
@@ -37,7 +38,7 @@ pub(super) fn draft() -> NodeConfig {
         id: NodeId::new(1).expect("1 is an id"),
         priority: DEFAULT_PRIORITY,
         peer: Peer {
-            address: std::net::Ipv4Addr::UNSPECIFIED,
+            address: IpAddr::V4(Ipv4Addr::UNSPECIFIED),
             interface: None,
             key_file: None,
         },
@@ -87,7 +88,7 @@ fn read(walk: &mut Walk<'_>, table: &Table<'_>) -> NodeConfig {
 fn peer(walk: &mut Walk<'_>, field: &Field<'_>) -> Option<Peer> {
     let table = walk.table(field, PEER)?;
     let remedy = "write the other node's own address on the service leg";
-    let address = walk.need(&table, "address", remedy, Walk::address);
+    let address = walk.need(&table, "address", remedy, Walk::address_on_link);
     let interface = walk.may(&table, "interface", Walk::interface);
     let key_file = walk.may(&table, "key_file", |walk, field| {
         let path = PathBuf::from(walk.text(field)?);

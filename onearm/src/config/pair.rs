@@ -1,8 +1,8 @@
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 use std::time::Duration;
 
-use ipnet::Ipv4Net;
+use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 use sha2::Digest as _;
 
@@ -30,7 +30,7 @@ impl PairConfig {
     }
 
     /// Every owned address once: service VIPs, gateway addresses, SNAT sources.
-    pub fn owned_addresses(&self) -> BTreeSet<Ipv4Addr> {
+    pub fn owned_addresses(&self) -> BTreeSet<IpAddr> {
         let services = self
             .services
             .iter()
@@ -53,7 +53,7 @@ impl PairConfig {
 /// Legs that `pair.toml` names, found by address. To be made once for many addresses.
 #[derive(Clone, Debug)]
 pub struct NamedLegs<'a> {
-    vips: BTreeMap<Ipv4Addr, &'a str>,
+    vips: BTreeMap<IpAddr, &'a str>,
     gateways: &'a [GatewayConfig],
 }
 
@@ -61,7 +61,7 @@ impl<'a> NamedLegs<'a> {
     /// The leg of an address: that of the first service with this VIP that names one, else of the gateway whose network
     /// holds it. `None` = the file does not say; then it is the node's only service leg, or the one whose connected prefix
     /// holds it.
-    pub fn of(&self, address: Ipv4Addr) -> Option<&'a str> {
+    pub fn of(&self, address: IpAddr) -> Option<&'a str> {
         let gateway = || {
             self.gateways
                 .iter()
@@ -100,7 +100,7 @@ pub struct HaConfig {
     /// Whether a node with greater priority takes over from a live Active.
     pub preempt: bool,
     /// Addresses carried in adverts; at least one, all owned.
-    pub announce: Vec<Ipv4Addr>,
+    pub announce: Vec<IpAddr>,
     /// Most gratuitous ARP announcements a second, 1–100,000.
     pub announce_rate: u32,
     /// Time after which every owned address is announced again, 1 s to 1 day; `None` = never.
@@ -137,13 +137,13 @@ pub struct Limits {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GatewayConfig {
     /// The address (`addr()`) and the servers' network (`trunc()`).
-    pub address: Ipv4Net,
+    pub address: IpNet,
     /// Leg it lives on.
     pub leg: String,
     /// Traffic of the network that is not balanced is routed.
     pub transit: bool,
     /// Hosts that talk to servers directly, past the pair.
-    pub direct: Vec<Ipv4Net>,
+    pub direct: Vec<IpNet>,
 }
 
 /// One `[[service]]`.
@@ -152,7 +152,7 @@ pub struct ServiceConfig {
     /// Name, unique in the pair.
     pub name: String,
     /// Address clients call.
-    pub vip: Ipv4Addr,
+    pub vip: IpAddr,
     /// Leg of the VIP; `None` = see [`NamedLegs::of`].
     pub leg: Option<String>,
     /// TCP or UDP.
@@ -202,9 +202,9 @@ pub struct ServiceLimits {
     /// Most connections of one client address at a time.
     pub max_per_source: Option<u32>,
     /// Only clients in these prefixes, if there is one.
-    pub allow: Vec<Ipv4Net>,
+    pub allow: Vec<IpNet>,
     /// No client in these, unless a longer prefix allows it.
-    pub deny: Vec<Ipv4Net>,
+    pub deny: Vec<IpNet>,
 }
 
 /// What becomes of the flows of a server that goes down while another is up.
@@ -221,7 +221,7 @@ pub enum OnServerDown {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SnatSource {
     /// The address.
-    pub address: Ipv4Addr,
+    pub address: IpAddr,
     /// Its ports, both nodes' halves; at least two.
     pub ports: PortRange,
 }
@@ -283,7 +283,7 @@ pub enum Hairpin {
     /// Never.
     Off,
     /// When the client is in one of these.
-    Listed(Vec<Ipv4Net>),
+    Listed(Vec<IpNet>),
 }
 
 /// How a server is chosen.
@@ -333,7 +333,7 @@ pub struct ServerConfig {
     /// Name, unique in the service.
     pub name: String,
     /// Address.
-    pub address: Ipv4Addr,
+    pub address: IpAddr,
     /// Port; `None` = the port the client called.
     pub port: Option<u16>,
     /// Share of new flows, 0–255; 0 = none (existing flows go on).

@@ -1,4 +1,4 @@
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 use std::time::Duration;
 
 use super::diagnostic::Diagnostic;
@@ -184,7 +184,7 @@ fn ha(walk: &mut Walk<'_>, field: &Field<'_>) -> Option<HaConfig> {
         walk.choice(field, &[("none", Auth::None)], &[("hmac", hmac)])
     });
     let preempt = walk.or(&table, "preempt", false, Walk::boolean);
-    let announce: Vec<Ipv4Addr> = walk.or(&table, "announce", Vec::new(), |walk, field| {
+    let announce: Vec<IpAddr> = walk.or(&table, "announce", Vec::new(), |walk, field| {
         walk.list(field, limits::ANNOUNCE, Walk::address)
     });
     let announce_rate = walk.or(&table, "announce_rate", DEFAULT_ANNOUNCE_RATE, |walk, field| {

@@ -1,18 +1,21 @@
 //! Values with a form of their own: names, addresses, prefixes, durations, ports.
 
-use std::net::{Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use ipnet::Ipv4Net;
+use ipnet::IpNet;
 use toml::de::DeValue;
 
 use super::limits;
 use super::port_range::{PortRange, PortRangeError};
 use super::walk::{Field, Walk};
 
-const ADDRESS_REMEDY: &str = "write four numbers from 0 to 255, for example \"192.168.100.100\"";
-const IPV6: &str = "IPv6 is not in this build";
+const ADDRESS_REMEDY: &str = "write for example \"192.168.100.100\" or \"2001:db8::100\"";
+const NETWORK_REMEDY: &str =
+    "write address/length, for example \"192.168.100.0/24\" or \"2001:db8:100::/64\"";
+/// Whether IPv6 addresses are taken.
+const IPV6: bool = false;
 
 impl Walk<'_> {
     /// A name for something of the configuration: letters, digits, `-`, `_`, `.`.
@@ -46,25 +49,48 @@ impl Walk<'_> {
         Some(text.to_owned())
     }
 
-    /// A unicast address.
-    pub(super) fn address(&mut self, field: &Field<'_>) -> Option<Ipv4Addr> {
+    /// A unicast address with which hosts beyond a link can speak.
+    pub(super) fn address(&mut self, field: &Field<'_>) -> Option<IpAddr> {
         let text = self.text(field)?;
         self.address_of(field, text)
     }
 
-    /// A unicast address that is `text`, a part of the field.
-    pub(super) fn address_of(&mut self, field: &Field<'_>, text: &str) -> Option<Ipv4Addr> {
-        let Ok(address) = text.parse::<Ipv4Addr>() else {
-            let (rule, message) = if text.parse::<Ipv6Addr>().is_ok() {
-                ("not-in-this-build", IPV6)
-            } else if text.contains(|c: char| c.is_ascii_alphabetic()) {
-                ("address", "not an address; host names are never resolved")
+    /// [`Self::address`] that is `text`, a part of the field.
+    pub(super) fn address_of(&mut self, field: &Field<'_>, text: &str) -> Option<IpAddr> {
+        let address = self.host(field, text)?;
+        if is_link_local(address) {
+            self.error(
+                field,
+                "address",
+                "a link-local address: without an interface it says nothing",
+                "write a global or unique local address, for example \"2001:db8::100\"",
+            );
+            return None;
+        }
+        Some(address)
+    }
+
+    /// A unicast address, also one that only the hosts of a link know.
+    pub(super) fn address_on_link(&mut self, field: &Field<'_>) -> Option<IpAddr> {
+        let text = self.text(field)?;
+        self.host(field, text)
+    }
+
+    fn host(&mut self, field: &Field<'_>, text: &str) -> Option<IpAddr> {
+        let Ok(address) = text.parse::<IpAddr>() else {
+            let message = if text.contains('%') {
+                "an address with an interface; the leg says which one it is"
+            } else if text.contains(|c: char| c.is_ascii_alphabetic()) && !text.contains(':') {
+                "not an address; host names are never resolved"
             } else {
-                ("address", "not an IPv4 address")
+                "not an address"
             };
-            self.error(field, rule, message, ADDRESS_REMEDY);
+            self.error(field, "address", message, ADDRESS_REMEDY);
             return None;
         };
+        if !self.in_this_build(field, address) {
+            return None;
+        }
         if let Some(what) = not_unicast(address) {
             self.error(field, "address", what, "write the address of one host");
             return None;
@@ -72,15 +98,30 @@ impl Walk<'_> {
         Some(address)
     }
 
+    fn in_this_build(&mut self, field: &Field<'_>, address: IpAddr) -> bool {
+        let is_there = address.is_ipv4() || IPV6;
+        if !is_there {
+            self.error(
+                field,
+                "not-in-this-build",
+                "IPv6 is not in this build",
+                "write an IPv4 address or prefix",
+            );
+        }
+        is_there
+    }
+
     /// An address with the length of its network, `192.168.100.1/24`.
-    pub(super) fn interface_address(&mut self, field: &Field<'_>) -> Option<Ipv4Net> {
+    pub(super) fn interface_address(&mut self, field: &Field<'_>) -> Option<IpNet> {
         let net = self.network(field)?;
-        if !(1..=30).contains(&net.prefix_len()) {
+        // Networks of routers alone have no servers.
+        let longest = net.max_prefix_len() - 2;
+        if !(1..=longest).contains(&net.prefix_len()) {
             self.error(
                 field,
                 "prefix",
-                "the network of a gateway has 1 to 30 bits",
-                "write for example \"192.168.100.1/24\"",
+                format!("the network of a gateway has 1 to {longest} bits"),
+                NETWORK_REMEDY,
             );
             return None;
         }
@@ -97,42 +138,34 @@ impl Walk<'_> {
     }
 
     /// A prefix without host bits, `192.168.100.0/24`.
-    pub(super) fn prefix(&mut self, field: &Field<'_>) -> Option<Ipv4Net> {
+    pub(super) fn prefix(&mut self, field: &Field<'_>) -> Option<IpNet> {
         let net = self.network(field)?;
         if net.addr() != net.network() {
-            let remedy = format!("write \"{}\", or \"{}/32\" for one host", net.trunc(), net.addr());
+            let one = IpNet::from(net.addr());
+            let remedy = format!("write \"{}\", or \"{one}\" for one host", net.trunc());
             self.error(field, "prefix", "has bits set behind the prefix length", remedy);
             return None;
         }
         Some(net)
     }
 
-    fn network(&mut self, field: &Field<'_>) -> Option<Ipv4Net> {
+    fn network(&mut self, field: &Field<'_>) -> Option<IpNet> {
         let text = self.text(field)?;
-        if let Ok(net) = text.parse::<Ipv4Net>() {
-            return Some(net);
+        if let Ok(net) = text.parse::<IpNet>() {
+            return self.in_this_build(field, net.addr()).then_some(net);
         }
-        let (rule, message, remedy) =
-            if text.parse::<ipnet::Ipv6Net>().is_ok() || text.parse::<Ipv6Addr>().is_ok() {
+        let (message, remedy) = match text.parse::<IpAddr>() {
+            Ok(address) if !self.in_this_build(field, address) => return None,
+            Ok(address) => {
+                let usual = if address.is_ipv4() { 24 } else { 64 };
                 (
-                    "not-in-this-build",
-                    IPV6.to_owned(),
-                    "write an IPv4 prefix, for example \"192.168.100.0/24\"".to_owned(),
+                    "the prefix length is missing",
+                    format!("write \"{text}/{usual}\", or the length your network has"),
                 )
-            } else if text.parse::<Ipv4Addr>().is_ok() {
-                (
-                    "prefix",
-                    "the prefix length is missing".to_owned(),
-                    format!("write \"{text}/24\", or the length your network has"),
-                )
-            } else {
-                (
-                    "prefix",
-                    "not an IPv4 prefix".to_owned(),
-                    "write address/length, for example \"192.168.100.0/24\"".to_owned(),
-                )
-            };
-        self.error(field, rule, message, remedy);
+            }
+            Err(_) => ("not a prefix", NETWORK_REMEDY.to_owned()),
+        };
+        self.error(field, "prefix", message, remedy);
         None
     }
 
@@ -219,7 +252,18 @@ impl Walk<'_> {
     }
 }
 
-fn not_unicast(address: Ipv4Addr) -> Option<&'static str> {
+fn is_link_local(address: IpAddr) -> bool {
+    matches!(address, IpAddr::V6(address) if address.is_unicast_link_local())
+}
+
+fn not_unicast(address: IpAddr) -> Option<&'static str> {
+    match address {
+        IpAddr::V4(address) => not_unicast4(address),
+        IpAddr::V6(address) => not_unicast6(address),
+    }
+}
+
+fn not_unicast4(address: Ipv4Addr) -> Option<&'static str> {
     if address.is_loopback() {
         Some("a loopback address never leaves a host")
     } else if address.is_multicast() {
@@ -228,6 +272,20 @@ fn not_unicast(address: Ipv4Addr) -> Option<&'static str> {
         Some("an address of network 0.0.0.0/8")
     } else if address.octets()[0] >= 240 {
         Some("a broadcast or reserved address")
+    } else {
+        None
+    }
+}
+
+fn not_unicast6(address: Ipv6Addr) -> Option<&'static str> {
+    if address.is_loopback() {
+        Some("a loopback address never leaves a host")
+    } else if address.is_multicast() {
+        Some("a multicast address")
+    } else if address.is_unspecified() {
+        Some("the unspecified address")
+    } else if address.to_ipv4_mapped().is_some() {
+        Some("an IPv4 address written as IPv6; write the IPv4 address")
     } else {
         None
     }

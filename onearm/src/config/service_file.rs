@@ -174,11 +174,13 @@ fn ports(walk: &mut Walk<'_>, field: &Field<'_>) -> Option<Vec<PortRange>> {
     Some(ports).filter(|ports| !ports.is_empty())
 }
 
-/// `"192.168.100.100"`, with all the service's SNAT ports, or `"192.168.100.100:20000-29999"`.
+/// `"192.168.100.100"`, with all the service's SNAT ports, or `"192.168.100.100:20000-29999"`, and in brackets where the
+/// address has colons: `"[2001:db8::100]:20000-29999"`.
 fn snat(walk: &mut Walk<'_>, field: &Field<'_>, all: PortRange) -> Option<SnatSource> {
     let text = walk.text(field)?;
-    // Two colons or more: an address of the other family.
-    let split = text.split_once(':').filter(|(_, ports)| !ports.contains(':'));
+    let bracketed = text.strip_prefix('[').and_then(|text| text.split_once("]:"));
+    // Two colons or more: an address alone.
+    let split = bracketed.or_else(|| text.split_once(':').filter(|(_, ports)| !ports.contains(':')));
     let Some((address, ports)) = split else {
         let address = walk.address(field)?;
         return Some(SnatSource { address, ports: all });
@@ -189,7 +191,7 @@ fn snat(walk: &mut Walk<'_>, field: &Field<'_>, all: PortRange) -> Option<SnatSo
             field,
             "port",
             "no range of ports behind the colon",
-            "write for example \"192.168.100.100:20000-29999\"",
+            "write for example \"192.168.100.100:20000-29999\" or \"[2001:db8::100]:20000-29999\"",
         );
         return None;
     };

@@ -191,7 +191,7 @@ fn service_status(
 ) -> ServiceStatus {
     ServiceStatus {
         name: service.name.clone(),
-        vip: service.vip.into(),
+        vip: service.vip,
         protocol: service.protocol.as_str().to_owned(),
         ports: service.ports.iter().map(ToString::to_string).collect(),
         mode: service.mode.as_str().to_owned(),

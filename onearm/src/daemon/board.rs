@@ -1,7 +1,7 @@
 //! What the daemon knows at this moment, for status and events: written by the main loop, read by the control API.
 
 use std::collections::BTreeMap;
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::control::{EventList, EventLog, EventQuery, LegStatus, NewEvent, NodeState, PeerStatus, Severity};
@@ -48,14 +48,14 @@ pub(crate) struct Facts {
 
 impl Board {
     /// A board on which nothing has happened yet.
-    pub(crate) fn new(priority: u8, peer: Ipv4Addr) -> Self {
+    pub(crate) fn new(priority: u8, peer: IpAddr) -> Self {
         Self(Mutex::new(Facts {
             state: NodeState::Initialize,
             since_ns: clock::monotonic_ns(),
             reason: "starting".to_owned(),
             epoch: 0,
             peer: PeerStatus {
-                address: Some(peer.into()),
+                address: Some(peer),
                 ..PeerStatus::default()
             },
             peer_heard_ns: None,

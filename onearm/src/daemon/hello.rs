@@ -5,7 +5,7 @@
 //! compare two files. It goes when the authenticated stream between the nodes exists.
 
 use std::io;
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use onearm_types::NodeId;
@@ -47,8 +47,8 @@ pub(crate) const FORMAT: u32 = 1;
 /// Exchanges hellos until the receiver of `heard` is gone. A missing or changing own address is waited for: the socket is
 /// made anew after an error.
 pub(crate) async fn exchange(
-    own: Ipv4Addr,
-    peer: Ipv4Addr,
+    own: SocketAddr,
+    peer: SocketAddr,
     hello: Hello,
     heard: watch::Sender<Option<Hello>>,
 ) {
@@ -60,7 +60,7 @@ pub(crate) async fn exchange(
     let mut buffer = [0; MAX_LEN];
     while !heard.is_closed() {
         if socket.is_none() {
-            socket = open(own)
+            socket = UdpSocket::bind(own)
                 .await
                 .inspect_err(|error| tracing::debug!(%error, "hello socket"))
                 .ok();
@@ -69,7 +69,7 @@ pub(crate) async fn exchange(
         tokio::select! {
             _ = tick.tick() => {
                 if let Some(s) = &socket
-                    && let Err(error) = s.send_to(&datagram, SocketAddrV4::new(peer, HELLO_PORT)).await
+                    && let Err(error) = s.send_to(&datagram, peer).await
                 {
                     tracing::debug!(%error, "hello not sent");
                     // A refused datagram is the peer's daemon being down; anything else may be our address gone.
@@ -83,7 +83,7 @@ pub(crate) async fn exchange(
                 }
             }
             received = receive(socket.as_ref(), &mut buffer) => {
-                if let Some(hello) = received.and_then(|(len, from)| accept(&buffer[..len], from, peer)) {
+                if let Some(hello) = received.and_then(|(len, from)| accept(&buffer[..len], from, peer.ip())) {
                     last = Some(Instant::now());
                     heard.send_if_modified(|known| {
                         let new = known.as_ref() != Some(&hello);
@@ -96,19 +96,15 @@ pub(crate) async fn exchange(
     }
 }
 
-async fn open(own: Ipv4Addr) -> io::Result<UdpSocket> {
-    UdpSocket::bind(SocketAddrV4::new(own, HELLO_PORT)).await
-}
-
-async fn receive(socket: Option<&UdpSocket>, buffer: &mut [u8]) -> Option<(usize, std::net::SocketAddr)> {
+async fn receive(socket: Option<&UdpSocket>, buffer: &mut [u8]) -> Option<(usize, SocketAddr)> {
     match socket {
         Some(socket) => socket.recv_from(buffer).await.ok(),
         None => std::future::pending().await,
     }
 }
 
-fn accept(datagram: &[u8], from: std::net::SocketAddr, peer: Ipv4Addr) -> Option<Hello> {
-    let from_peer = from.ip() == std::net::IpAddr::V4(peer);
+fn accept(datagram: &[u8], from: SocketAddr, peer: IpAddr) -> Option<Hello> {
+    let from_peer = from.ip() == peer;
     serde_json::from_slice::<Hello>(datagram)
         .ok()
         .filter(|h| from_peer && h.format == FORMAT && h.is_printable())
@@ -127,11 +123,10 @@ impl Hello {
 mod tests {
     use super::{FORMAT, Hello, accept};
     use onearm_types::NodeId;
-    use std::net::Ipv4Addr;
 
     #[test]
     fn only_a_well_formed_hello_of_the_peer_is_taken() {
-        let peer = Ipv4Addr::new(192, 168, 100, 3);
+        let peer = "192.168.100.3".parse().unwrap();
         let hello = Hello {
             format: FORMAT,
             name: "lb2".into(),

@@ -203,7 +203,7 @@ impl Legs {
                 .to_owned(),
             reason,
             mac: link.and_then(|l| l.mac).map(|mac| mac.to_string()),
-            address: seen.and_then(plan::address).map(Into::into),
+            address: seen.and_then(plan::address),
             carrier: link.is_some_and(|l| l.carrier),
         }
     }

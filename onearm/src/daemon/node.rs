@@ -4,7 +4,7 @@
 //! programs, then tables, then next hops. Every input only says that something may have changed; a pass that failed
 //! half-way is made again after [`RETRY`], so no failure needs a way of its own.
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -288,7 +288,7 @@ impl Node {
             let holding = || {
                 node.legs.iter().position(|leg| {
                     plan::leg_picture(leg, picture)
-                        .is_some_and(|l| l.connected().any(|net| net.contains(&IpAddr::V4(address))))
+                        .is_some_and(|l| l.connected().any(|net| net.contains(&address)))
                 })
             };
             let only = || {
@@ -361,7 +361,7 @@ impl Node {
         }
     }
 
-    fn report_server(&self, key: &ServerKey, address: Ipv4Addr, up: bool) {
+    fn report_server(&self, key: &ServerKey, address: IpAddr, up: bool) {
         let detail = self
             .health
             .view(key)
@@ -388,7 +388,7 @@ impl Node {
         if !up {
             for leg in &self.loaded.node.legs {
                 if let Ok(name) = onearm_netcfg::IfName::new(&leg.interface) {
-                    self.netcfg.suspect(&name, address.into());
+                    self.netcfg.suspect(&name, address);
                 }
             }
         }

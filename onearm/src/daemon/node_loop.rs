@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::future::pending;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
@@ -45,7 +45,8 @@ struct Running {
     /// The HA process may be started (again) from then on.
     ha_from: Instant,
     hello: Hello,
-    hellos: Option<tokio::task::JoinHandle<()>>,
+    /// From an address of this node.
+    hellos: Option<(SocketAddr, tokio::task::JoinHandle<()>)>,
     heard: watch::Sender<Option<Hello>>,
     again_at: Option<Instant>,
     /// Programs were attached or went since the HA process was given the links.
@@ -342,7 +343,14 @@ impl Running {
         &self,
         config: onearm_ha::config::Config,
     ) -> anyhow::Result<(HaLink, mpsc::Receiver<News>)> {
-        let owned: Vec<Ipv4Addr> = self.node.loaded.pair.owned_addresses().into_iter().collect();
+        let owned = self.node.loaded.pair.owned_addresses();
+        let owned: Vec<Ipv4Addr> = owned
+            .into_iter()
+            .filter_map(|address| match address {
+                IpAddr::V4(address) => Some(address),
+                IpAddr::V6(_) => None,
+            })
+            .collect();
         let parts = self
             .node
             .ask(|d| Ok((d.lease_fd()?, d.lease_cell(GroupId::FIRST)?, d.keepalive_fds()?)));
@@ -350,21 +358,25 @@ impl Running {
         HaLink::start(config, &owned, &lease_map, &links, cell)
     }
 
-    /// Hellos go between the nodes' own addresses; they start when this node has one.
+    /// Hellos go between the nodes' own addresses; they start when this node has one, and anew when it has another.
     fn keep_hellos(&mut self) {
-        if self.hellos.is_some() {
-            return;
-        }
         let picture = self.node.picture.borrow();
         let node = &self.node.loaded.node;
-        // The address the peer has in its file, whatever others the leg has.
-        let Some(own) =
-            plan::election_leg(node, &picture).and_then(|leg| plan::own_address(node, leg, &picture))
-        else {
-            return;
-        };
-        let exchange = hello::exchange(own, node.peer.address, self.hello.clone(), self.heard.clone());
-        self.hellos = Some(tokio::spawn(exchange));
+        let ends = plan::election_leg(node, &picture).and_then(|leg| {
+            // The address the peer has in its file, whatever others the leg has.
+            let own = plan::own_address(node, leg, &picture)?;
+            let end = |address| plan::socket_address(leg, &picture, address, hello::HELLO_PORT);
+            Some((end(own)?, end(node.peer.address)?))
+        });
+        let Some((own, peer)) = ends else { return };
+        if let Some((from, exchange)) = &self.hellos {
+            if *from == own {
+                return;
+            }
+            exchange.abort();
+        }
+        let exchange = hello::exchange(own, peer, self.hello.clone(), self.heard.clone());
+        self.hellos = Some((own, tokio::spawn(exchange)));
     }
 
     fn hello(&self, hello: Option<Hello>) {
@@ -532,7 +544,7 @@ impl Running {
             gates.lock().unwrap_or_else(PoisonError::into_inner).remove_all()
         });
         failed.extend(removed.await.unwrap_or_else(|panic| vec![panic.to_string()]));
-        if let Some(hellos) = self.hellos.take() {
+        if let Some((_, hellos)) = self.hellos.take() {
             hellos.abort();
         }
         match self.node.netcfg.stop().await {

@@ -6,7 +6,7 @@ mod kernel;
 mod mirror;
 mod tables;
 
-pub(crate) use election::{election_leg, ha_config, own_address};
+pub(crate) use election::{election_leg, ha_config, own_address, socket_address};
 pub(crate) use health::turned;
 pub(crate) use kernel::{LegUse, desired};
 pub(crate) use mirror::{

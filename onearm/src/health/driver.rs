@@ -1,4 +1,4 @@
-use std::net::SocketAddrV4;
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -130,7 +130,7 @@ async fn drive(
 }
 
 /// One check: a connection, reset at once so that no closed connections pile up here.
-async fn connect(target: SocketAddrV4, timeout: Duration) -> CheckResult {
+async fn connect(target: SocketAddr, timeout: Duration) -> CheckResult {
     let started = tokio::time::Instant::now();
     match tokio::time::timeout(timeout, TcpStream::connect(target)).await {
         Ok(Ok(stream)) => {

@@ -1,5 +1,5 @@
 use std::collections::{BTreeSet, HashMap, VecDeque};
-use std::net::SocketAddrV4;
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use super::spec::{CheckResult, CheckSpec, ServerKey};
@@ -30,7 +30,7 @@ pub enum Output {
         /// Number of this check; never used again.
         check: u64,
         /// Where to.
-        target: SocketAddrV4,
+        target: SocketAddr,
         /// How long to wait.
         timeout: Duration,
     },

@@ -1,6 +1,6 @@
 use std::fmt;
 use std::io;
-use std::net::SocketAddrV4;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -32,7 +32,7 @@ pub struct CheckSpec {
     /// Which.
     pub key: ServerKey,
     /// Where a connection is tried.
-    pub target: SocketAddrV4,
+    pub target: SocketAddr,
     /// From the start of a check to the start of the next, ± 10 %.
     pub interval: Duration,
     /// A connection not made after so long has failed.
@@ -54,7 +54,7 @@ pub fn specs(pair: &PairConfig) -> Vec<CheckSpec> {
     servers
         .map(|(service, check, server)| CheckSpec {
             key: ServerKey::of(service, server),
-            target: SocketAddrV4::new(server.address, service.check_port(server)),
+            target: SocketAddr::new(server.address, service.check_port(server)),
             interval: check.interval,
             timeout: check.timeout,
             rise: check.rise,

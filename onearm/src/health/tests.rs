@@ -1,5 +1,5 @@
 use std::collections::HashMap;
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
@@ -21,7 +21,7 @@ fn key(server: &str) -> ServerKey {
 fn spec(server: &str, last: u8, port: u16) -> CheckSpec {
     CheckSpec {
         key: key(server),
-        target: SocketAddrV4::new(Ipv4Addr::new(192, 168, 100, last), port),
+        target: SocketAddr::from(([192, 168, 100, last], port)),
         interval: INTERVAL,
         timeout: Duration::from_secs(1),
         rise: 2,
@@ -33,9 +33,9 @@ fn spec(server: &str, last: u8, port: u16) -> CheckSpec {
 struct Bench {
     machine: Machine,
     now: Instant,
-    answers: HashMap<SocketAddrV4, CheckResult>,
+    answers: HashMap<SocketAddr, CheckResult>,
     changes: Vec<(String, bool)>,
-    checks: Vec<(Duration, SocketAddrV4)>,
+    checks: Vec<(Duration, SocketAddr)>,
     start: Instant,
 }
 
@@ -310,7 +310,7 @@ fn checks_are_an_interval_apart_give_or_take_a_tenth_and_do_not_march_in_step() 
     while bench.now < bench.start + Duration::from_mins(1) {
         bench.round();
     }
-    let mut times: HashMap<SocketAddrV4, Vec<Duration>> = HashMap::new();
+    let mut times: HashMap<SocketAddr, Vec<Duration>> = HashMap::new();
     for (at, target) in &bench.checks {
         times.entry(*target).or_default().push(*at);
     }
@@ -445,20 +445,22 @@ async fn until(health: &Health, what: impl Fn(&Health) -> bool) {
 
 #[test]
 fn real_servers_go_up_and_down_and_connections_are_not_left_behind() {
+    for host in ["127.0.0.1:0", "[::1]:0"] {
+        real_servers_go_up_and_down(host);
+    }
+}
+
+fn real_servers_go_up_and_down(host: &str) {
     with_runtime(async {
-        let listener = tokio::net::TcpListener::bind("127.0.0.1:0")
-            .await
-            .expect("a listener");
-        let std::net::SocketAddr::V4(target) = listener.local_addr().expect("bound") else {
-            panic!("IPv4")
-        };
+        let listener = tokio::net::TcpListener::bind(host).await.expect("a listener");
+        let target = listener.local_addr().expect("bound");
         let closed = {
-            let other = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+            let other = std::net::TcpListener::bind(host).expect("a port");
             other.local_addr().expect("bound").port()
         };
         let quick = |server: &str, port| CheckSpec {
             key: key(server),
-            target: SocketAddrV4::new(*target.ip(), port),
+            target: SocketAddr::new(target.ip(), port),
             interval: Duration::from_millis(100),
             timeout: Duration::from_millis(90),
             rise: 2,
@@ -507,7 +509,7 @@ fn thousands_of_servers_are_checked_with_few_connections_at_a_time() {
         let specs: Vec<_> = (0..4_000_u16)
             .map(|n| CheckSpec {
                 key: key(&n.to_string()),
-                target: SocketAddrV4::new(Ipv4Addr::from_bits(0x7f01_0001 + u32::from(n)), port),
+                target: SocketAddr::from((Ipv4Addr::from_bits(0x7f01_0001 + u32::from(n)), port)),
                 interval: Duration::from_mins(1),
                 timeout: Duration::from_secs(10),
                 rise: 1,

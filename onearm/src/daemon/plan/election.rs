@@ -1,9 +1,8 @@
 //! From the configuration to the HA process's settings. Pure.
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 use std::time::Duration;
 
-use ipnet::IpNet;
 use onearm_ha::announce;
 use onearm_ha::config::{Config, MAX_LISTED, Transport};
 use onearm_ha::units::{Centiseconds, Priority, RangeError, Vrid};
@@ -16,24 +15,40 @@ use super::mirror;
 
 /// The leg on which adverts travel: the one whose network holds the peer's address, else the first service leg.
 pub(crate) fn election_leg<'a>(node: &'a NodeConfig, picture: &Picture) -> Option<&'a Leg> {
-    let peer = IpAddr::V4(node.peer.address);
+    let peer = node.peer.address;
+    // The network of link-local addresses is on every leg: it tells nothing.
     let holds = |leg: &&Leg| {
-        mirror::leg_picture(leg, picture).is_some_and(|seen| seen.connected().any(|net| net.contains(&peer)))
+        !mirror::is_link_local(peer)
+            && mirror::leg_picture(leg, picture)
+                .is_some_and(|seen| seen.connected().any(|net| net.contains(&peer)))
     };
     // Adverts prove the leg that serves: one of role `peer` proves nothing of it.
     let serving = node.legs.iter().filter(|leg| leg.role != Role::Peer);
     serving.clone().find(holds).or_else(|| node.only_service_leg())
 }
 
-/// The node's own address towards the peer; `None` while the leg has no IPv4 address.
-pub(crate) fn own_address(node: &NodeConfig, leg: &Leg, picture: &Picture) -> Option<Ipv4Addr> {
+/// The node's own address towards the peer; `None` while the leg has none of the peer's family.
+pub(crate) fn own_address(node: &NodeConfig, leg: &Leg, picture: &Picture) -> Option<IpAddr> {
     let seen = mirror::leg_picture(leg, picture)?;
-    let peer = IpAddr::V4(node.peer.address);
-    let beside_peer = seen.addresses.iter().find_map(|net| match net {
-        IpNet::V4(own) if net.contains(&peer) => Some(own.addr()),
-        _ => None,
-    });
-    beside_peer.or_else(|| mirror::address(seen))
+    let peer = node.peer.address;
+    let beside_peer = seen.addresses.iter().find(|net| net.contains(&peer));
+    let of_family = || {
+        let own = seen.addresses.iter().map(ipnet::IpNet::addr);
+        let mut own = own.filter(|own| own.is_ipv4() == peer.is_ipv4());
+        own.find(|own| mirror::is_link_local(*own) == mirror::is_link_local(peer))
+    };
+    beside_peer.map(ipnet::IpNet::addr).or_else(of_family)
+}
+
+/// An address of the leg for a socket: a link-local one says which link it is of.
+pub(crate) fn socket_address(leg: &Leg, picture: &Picture, address: IpAddr, port: u16) -> Option<SocketAddr> {
+    match address {
+        IpAddr::V6(address) if address.is_unicast_link_local() => {
+            let scope = mirror::leg_picture(leg, picture)?.link?.ifindex;
+            Some(SocketAddrV6::new(address, port, 0, scope).into())
+        }
+        address => Some(SocketAddr::new(address, port)),
+    }
 }
 
 /// Settings of the HA process; `None` while the own address is not there yet.
@@ -51,6 +66,9 @@ pub(crate) fn ha_config(
     let Some(address) = own_address(node, leg, picture) else {
         return Ok(None);
     };
+    let (IpAddr::V4(address), IpAddr::V4(peer)) = (address, node.peer.address) else {
+        return Ok(None);
+    };
     let hundredths = u16::try_from(pair.ha.advert_interval.as_millis() / 10).unwrap_or(u16::MAX);
     Ok(Some(Config {
         ifname: leg.interface.clone(),
@@ -60,10 +78,19 @@ pub(crate) fn ha_config(
         preempt: pair.ha.preempt,
         preferred: node.id.get() == 1,
         address,
-        peer: node.peer.address,
+        peer,
         transport: Transport::Multicast,
         checksum: ChecksumForm::PseudoHeader,
-        announce: pair.ha.announce.iter().copied().take(MAX_LISTED).collect(),
+        announce: pair
+            .ha
+            .announce
+            .iter()
+            .filter_map(|address| match address {
+                IpAddr::V4(address) => Some(*address),
+                IpAddr::V6(_) => None,
+            })
+            .take(MAX_LISTED)
+            .collect(),
         announce_rate: pair.ha.announce_rate.min(announce::Settings::MOST_RATE),
         announce_rounds: Config::ANNOUNCE_ROUNDS,
         announce_refresh: pair.ha.announce_refresh.unwrap_or(Duration::ZERO),

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use ipnet::{IpNet, Ipv4Net};
+use ipnet::IpNet;
 use onearm_netcfg::{self as netcfg, Desired, IfName, LegSysctl, Picture, offload};
 
 use crate::config::{Leg, NodeConfig, PairConfig};
@@ -35,7 +35,7 @@ pub(crate) fn desired(
     }
     Desired {
         legs,
-        owned: pair.owned_addresses().into_iter().map(IpAddr::V4).collect(),
+        owned: pair.owned_addresses(),
         refuse_own,
     }
 }
@@ -47,17 +47,15 @@ fn leg_state(
     picture: &Picture,
     used: LegUse,
 ) -> netcfg::Leg {
-    let connected: Vec<Ipv4Net> = mirror::leg_picture(leg, picture)
+    let connected: Vec<IpNet> = mirror::leg_picture(leg, picture)
         .into_iter()
         .flat_map(netcfg::LegPicture::connected)
-        .filter_map(|net| if let IpNet::V4(net) = net { Some(net) } else { None })
         .collect();
     // The peer too: frames it relays are known by its MAC.
     let servers = pair.services.iter().flat_map(|s| &s.servers).map(|s| s.address);
     let neighbours: BTreeSet<IpAddr> = servers
         .chain([node.peer.address])
         .filter(|address| connected.iter().any(|net| net.contains(address)))
-        .map(IpAddr::V4)
         .collect();
     let gateways = pair.gateways.iter().filter(|g| g.leg == leg.name);
     let mut offloads = BTreeMap::new();
@@ -68,7 +66,7 @@ fn leg_state(
         offloads.extend(offload::for_vlan_tags());
     }
     netcfg::Leg {
-        guarded: gateways.map(|g| IpNet::V4(g.address.trunc())).collect(),
+        guarded: gateways.map(|g| g.address.trunc()).collect(),
         sysctls: BTreeMap::from([(LegSysctl::send_redirects(), "0".to_owned())]),
         offloads,
         neighbours,

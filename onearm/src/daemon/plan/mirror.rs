@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use ipnet::{IpNet, Ipv4Net};
+use ipnet::IpNet;
 use onearm_dataplane::{LegSpec, Neighbour, NextHops, RouteSpec, Via};
 use onearm_netcfg::{IfName, LegPicture, MirrorRoute, Picture};
 use onearm_types::GroupId;
@@ -24,7 +24,7 @@ pub(crate) fn legs(
             ifindex: link.ifindex,
             vlan: leg.vlan,
             mac: link.mac?.0,
-            addr: address(seen),
+            addr: v4(seen).next(),
             addr6: v6(seen).find(|addr| !addr.is_unicast_link_local()),
             link_local: v6(seen).find(Ipv6Addr::is_unicast_link_local),
             group: GroupId::FIRST,
@@ -44,9 +44,15 @@ pub(crate) fn leg_picture<'a>(leg: &Leg, picture: &'a Picture) -> Option<&'a Leg
     picture.legs.get(&IfName::new(&leg.interface).ok()?)
 }
 
-/// The node's own first IPv4 address on a leg.
-pub(crate) fn address(leg: &LegPicture) -> Option<Ipv4Addr> {
-    v4(leg).next().map(|net| net.addr())
+/// The node's own first address on a leg, IPv4 where there is one.
+pub(crate) fn address(leg: &LegPicture) -> Option<IpAddr> {
+    let six = || v6(leg).find(|addr| !addr.is_unicast_link_local());
+    v4(leg).next().map(IpAddr::V4).or_else(|| six().map(IpAddr::V6))
+}
+
+/// Known on its link only.
+pub(crate) fn is_link_local(address: IpAddr) -> bool {
+    matches!(address, IpAddr::V6(address) if address.is_unicast_link_local())
 }
 
 /// A warning for each owned address that this machine's kernel has, too: what the kernel answers or sends with it knows
@@ -59,16 +65,16 @@ pub(crate) fn held_by_the_kernel(configured: &[Leg], pair: &PairConfig, picture:
         .flat_map(|seen| seen.addresses.iter().map(IpNet::addr));
     let held: BTreeSet<IpAddr> = on_legs.chain(picture.elsewhere.iter().copied()).collect();
     held.iter()
-        .filter(|address| matches!(address, IpAddr::V4(v4) if owned.contains(v4)))
+        .filter(|address| owned.contains(*address))
         .map(|address| {
             format!("{address} belongs to the pair and is configured on this machine: remove it with `ip addr del`")
         })
         .collect()
 }
 
-fn v4(leg: &LegPicture) -> impl Iterator<Item = Ipv4Net> {
+fn v4(leg: &LegPicture) -> impl Iterator<Item = Ipv4Addr> {
     leg.addresses.iter().filter_map(|net| match net {
-        IpNet::V4(net) => Some(*net),
+        IpNet::V4(net) => Some(net.addr()),
         IpNet::V6(_) => None,
     })
 }
@@ -81,19 +87,14 @@ fn v6(leg: &LegPicture) -> impl Iterator<Item = Ipv6Addr> {
 }
 
 /// MAC of a host on a leg as the kernel has resolved it.
-pub(crate) fn neighbour_mac(leg: &Leg, picture: &Picture, addr: Ipv4Addr) -> Option<[u8; 6]> {
-    leg_picture(leg, picture)?
-        .neighbours
-        .get(&IpAddr::V4(addr))
-        .map(|mac| mac.0)
+pub(crate) fn neighbour_mac(leg: &Leg, picture: &Picture, addr: IpAddr) -> Option<[u8; 6]> {
+    leg_picture(leg, picture)?.neighbours.get(&addr).map(|mac| mac.0)
 }
 
-/// IPv4 networks connected to any leg.
-pub(crate) fn connected(picture: &Picture) -> Vec<Ipv4Net> {
+/// Networks connected to any leg, but for that of link-local addresses, which is on all of them.
+pub(crate) fn connected(picture: &Picture) -> Vec<IpNet> {
     let networks = picture.legs.values().flat_map(LegPicture::connected);
-    let mut networks: Vec<Ipv4Net> = networks
-        .filter_map(|net| if let IpNet::V4(net) = net { Some(net) } else { None })
-        .collect();
+    let mut networks: Vec<IpNet> = networks.filter(|net| !is_link_local(net.addr())).collect();
     networks.sort_unstable();
     networks.dedup();
     networks

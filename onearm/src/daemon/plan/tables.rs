@@ -1,9 +1,9 @@
 //! From the pair's configuration to the dataplane's tables. Pure.
 
 use std::collections::BTreeMap;
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 
-use ipnet::{IpNet, Ipv4Net};
+use ipnet::IpNet;
 use onearm_dataplane::{
     Hairpin, LimitsSpec, Mode, OnServerDown, OwnedAddress, OwnedKinds, Protocol, Scheduler, ServerId,
     ServerNetwork, ServerSpec, ServiceSpec, SnatPoolSpec, SnatRangeSpec, Tables, TunnelSpec,
@@ -19,8 +19,8 @@ use crate::config::{self, PairConfig, ServerConfig, ServiceConfig};
 pub(crate) fn tables(
     node: NodeId,
     pair: &PairConfig,
-    leg_of: impl Fn(Ipv4Addr) -> u8,
-    connected: Vec<Ipv4Net>,
+    leg_of: impl Fn(IpAddr) -> u8,
+    connected: Vec<IpNet>,
     is_up: impl Fn(usize, usize) -> bool,
 ) -> Tables {
     let services = pair.services.iter().enumerate();
@@ -34,22 +34,22 @@ pub(crate) fn tables(
             .iter()
             .filter(|g| g.transit)
             .map(|g| ServerNetwork {
-                network: g.address.trunc().into(),
-                gateway: g.address.addr().into(),
+                network: g.address.trunc(),
+                gateway: g.address.addr(),
             })
             .collect(),
         direct: pair
             .gateways
             .iter()
-            .flat_map(|g| g.direct.iter().copied().map(IpNet::V4))
+            .flat_map(|g| g.direct.iter().copied())
             .collect(),
-        connected: connected.into_iter().map(IpNet::V4).collect(),
+        connected,
         snat_ranges: snat_ranges(pair),
     }
 }
 
-fn owned(pair: &PairConfig, leg_of: impl Fn(Ipv4Addr) -> u8) -> Vec<OwnedAddress> {
-    let mut kinds: BTreeMap<Ipv4Addr, OwnedKinds> = BTreeMap::new();
+fn owned(pair: &PairConfig, leg_of: impl Fn(IpAddr) -> u8) -> Vec<OwnedAddress> {
+    let mut kinds: BTreeMap<IpAddr, OwnedKinds> = BTreeMap::new();
     for gateway in &pair.gateways {
         kinds.entry(gateway.address.addr()).or_default().gateway = true;
     }
@@ -59,8 +59,8 @@ fn owned(pair: &PairConfig, leg_of: impl Fn(Ipv4Addr) -> u8) -> Vec<OwnedAddress
             kinds.entry(source.address).or_default().snat = true;
         }
     }
-    let address = |(addr, kinds): (Ipv4Addr, _)| OwnedAddress {
-        addr: addr.into(),
+    let address = |(addr, kinds): (IpAddr, _)| OwnedAddress {
+        addr,
         kinds,
         leg: leg_of(addr),
         group: GroupId::FIRST,
@@ -69,16 +69,12 @@ fn owned(pair: &PairConfig, leg_of: impl Fn(Ipv4Addr) -> u8) -> Vec<OwnedAddress
 }
 
 fn snat_ranges(pair: &PairConfig) -> Vec<SnatRangeSpec> {
-    let mut ranges: BTreeMap<Ipv4Addr, SnatRangeSpec> = BTreeMap::new();
+    let mut ranges: BTreeMap<IpAddr, SnatRangeSpec> = BTreeMap::new();
     for service in pair.services.iter().filter(|s| s.translates_source()) {
         for source in &service.snat {
             let (first, last) = (source.ports.first(), source.ports.last());
             let addr = source.address;
-            let range = ranges.entry(addr).or_insert(SnatRangeSpec {
-                addr: addr.into(),
-                first,
-                last,
-            });
+            let range = ranges.entry(addr).or_insert(SnatRangeSpec { addr, first, last });
             range.first = range.first.min(first);
             range.last = range.last.max(last);
         }
@@ -90,14 +86,14 @@ fn service(node: NodeId, service: &ServiceConfig, is_up: impl Fn(usize) -> bool)
     let sources = service.snat.iter().filter(|_| service.translates_source());
     let pool = |source: &config::SnatSource| {
         source.ports.half(node).map(|half| SnatPoolSpec {
-            addr: source.address.into(),
+            addr: source.address,
             first: half.first(),
             last: half.last(),
         })
     };
     ServiceSpec {
         name: service.name.clone(),
-        vip: service.vip.into(),
+        vip: service.vip,
         protocol: match service.protocol {
             config::Protocol::Tcp => Protocol::Tcp,
             config::Protocol::Udp => Protocol::Udp,
@@ -116,9 +112,7 @@ fn service(node: NodeId, service: &ServiceConfig, is_up: impl Fn(usize) -> bool)
         hairpin: match &service.hairpin {
             config::Hairpin::Auto => Hairpin::Auto,
             config::Hairpin::Off => Hairpin::Off,
-            config::Hairpin::Listed(prefixes) => {
-                Hairpin::Listed(prefixes.iter().copied().map(IpNet::V4).collect())
-            }
+            config::Hairpin::Listed(prefixes) => Hairpin::Listed(prefixes.iter().copied().collect()),
         },
         group: GroupId::FIRST,
         snat: sources.filter_map(pool).collect(),
@@ -129,8 +123,8 @@ fn service(node: NodeId, service: &ServiceConfig, is_up: impl Fn(usize) -> bool)
             max_connections: service.limits.max_connections,
             max_new_per_second: service.limits.max_new_per_second,
             max_per_source: service.limits.max_per_source,
-            allow: service.limits.allow.iter().copied().map(IpNet::V4).collect(),
-            deny: service.limits.deny.iter().copied().map(IpNet::V4).collect(),
+            allow: service.limits.allow.iter().copied().collect(),
+            deny: service.limits.deny.iter().copied().collect(),
         },
         on_server_down: match service.on_server_down {
             config::OnServerDown::Reset => OnServerDown::Reset,
@@ -156,7 +150,7 @@ fn server(server: &ServerConfig, up: bool) -> ServerSpec {
 /// Identity of a server within its service.
 pub(crate) fn server_id(server: &ServerConfig) -> ServerId {
     ServerId {
-        addr: server.address.into(),
+        addr: server.address,
         port: server.port.unwrap_or(0),
     }
 }

@@ -8,7 +8,7 @@ use ipnet::IpNet;
 use onearm_dataplane_common::maps;
 
 use super::ports::blocks;
-use super::{Hairpin, Mode, ServiceSpec, Tables, TablesError};
+use super::{Hairpin, Mode, ServerNetwork, ServiceSpec, Tables, TablesError};
 
 pub(super) type Result<T> = std::result::Result<T, TablesError>;
 
@@ -111,12 +111,7 @@ pub(super) fn tables(tables: &Tables) -> Result<()> {
     }
     for network in &tables.server_networks {
         is_owned("gateway", network.gateway)?;
-        if network.gateway.is_ipv4() != network.network.addr().is_ipv4() {
-            return Err(TablesError::GatewayFamily {
-                network: network.network,
-                gateway: network.gateway,
-            });
-        }
+        of_its_network(network)?;
     }
     let mut names = BTreeSet::new();
     for service in &tables.services {
@@ -134,6 +129,17 @@ pub(super) fn tables(tables: &Tables) -> Result<()> {
     }
     ports_apart(&tables.services)?;
     sources_apart(tables)
+}
+
+fn of_its_network(network: &ServerNetwork) -> Result<()> {
+    if network.gateway.is_ipv4() == network.network.addr().is_ipv4() {
+        Ok(())
+    } else {
+        Err(TablesError::GatewayFamily {
+            network: network.network,
+            gateway: network.gateway,
+        })
+    }
 }
 
 /// Packets are translated within their family.

@@ -220,7 +220,7 @@ fn server_status(
     let in_rotation = view.as_ref().is_none_or(|v| v.in_rotation);
     ServerStatus {
         name: server.name.clone(),
-        address: server.address.into(),
+        address: server.address,
         port: server.port,
         weight: server.weight,
         effective_weight: effective_weight(server.weight, in_rotation),

@@ -112,7 +112,7 @@ fn service(node: NodeId, service: &ServiceConfig, is_up: impl Fn(usize) -> bool)
         hairpin: match &service.hairpin {
             config::Hairpin::Auto => Hairpin::Auto,
             config::Hairpin::Off => Hairpin::Off,
-            config::Hairpin::Listed(prefixes) => Hairpin::Listed(prefixes.iter().copied().collect()),
+            config::Hairpin::Listed(prefixes) => Hairpin::Listed(prefixes.clone()),
         },
         group: GroupId::FIRST,
         snat: sources.filter_map(pool).collect(),
@@ -123,8 +123,8 @@ fn service(node: NodeId, service: &ServiceConfig, is_up: impl Fn(usize) -> bool)
             max_connections: service.limits.max_connections,
             max_new_per_second: service.limits.max_new_per_second,
             max_per_source: service.limits.max_per_source,
-            allow: service.limits.allow.iter().copied().collect(),
-            deny: service.limits.deny.iter().copied().collect(),
+            allow: service.limits.allow.clone(),
+            deny: service.limits.deny.clone(),
         },
         on_server_down: match service.on_server_down {
             config::OnServerDown::Reset => OnServerDown::Reset,

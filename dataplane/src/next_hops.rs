@@ -26,6 +26,8 @@ pub struct LegSpec {
     pub vlan: Option<u16>,
     /// MAC of the interface.
     pub mac: Mac,
+    /// Largest IP packet of the interface, bytes.
+    pub mtu: u32,
     /// The node's own IPv4 address on the leg.
     pub addr: Option<Ipv4Addr>,
     /// The node's own global or unique local IPv6 address on the leg.
@@ -65,6 +67,8 @@ pub struct RouteSpec {
     pub prefix: IpNet,
     /// How to get there.
     pub via: Via,
+    /// Largest IP packet by this route, bytes; `None` = as the leg says.
+    pub mtu: Option<u32>,
 }
 
 /// How a destination is reached.

@@ -97,6 +97,7 @@ fn set_leg(dataplane: &mut Dataplane) {
         ifindex: index("leg0"),
         vlan: None,
         mac: [2, 0, 0, 0, 0, 1],
+        mtu: 1_500,
         addr: Some(Ipv4Addr::new(192, 168, 100, 2)),
         addr6: None,
         link_local: None,
@@ -489,6 +490,7 @@ fn neighbours() -> NextHops {
         routes: vec![RouteSpec {
             prefix: "192.168.100.0/24".parse().unwrap(),
             via: Via::OnLink { leg: 0 },
+            mtu: None,
         }],
     }
 }
@@ -745,6 +747,7 @@ fn the_largest_configuration_is_applied_changed_and_applied_again() {
                 leg: 0,
                 addr: gateway,
             },
+            mtu: None,
         }],
     };
     let spec = LegSpec {
@@ -752,6 +755,7 @@ fn the_largest_configuration_is_applied_changed_and_applied_again() {
         ifindex: 1,
         vlan: None,
         mac: [2, 0, 0, 0, 0, 1],
+        mtu: 1_500,
         addr: None,
         addr6: None,
         link_local: None,

@@ -24,9 +24,21 @@ pub fn answer<A: Header, P: Packet, T: Tables>(packet: &mut P, work: &mut Work, 
     if work.answer == Answer::Echo as u8 {
         return echo::<A, P, T>(packet, work, tables, &way_back(work, tables));
     }
-    if work.answer == Answer::TimeExceeded as u8 {
-        if !may_be_told::<A, P>(packet, work) {
-            return discard(tables, Counter::TtlExpired);
+    if work.answer == Answer::TimeExceeded as u8 || work.answer == Answer::TooBig as u8 {
+        let big = work.answer == Answer::TooBig as u8;
+        let (untold, sent, meter) = if big {
+            (Counter::TooBig, Counter::TooBigSent, refusal::TOO_BIG_ALL)
+        } else {
+            (
+                Counter::TtlExpired,
+                Counter::TimeExceededSent,
+                refusal::TIME_EXCEEDED_ALL,
+            )
+        };
+        if !may_be_told::<A, P>(packet, work)
+            || (big && !A::is_unfragmentable(packet, work.arrival.l3 as usize))
+        {
+            return discard(tables, untold);
         }
         let slot = work.arrival.slot;
         work.answer_from = if tables.owned(slot, key.daddr).is_some() {
@@ -37,18 +49,17 @@ pub fn answer<A: Header, P: Packet, T: Tables>(packet: &mut P, work: &mut Work, 
             if gateway.is_none() { own } else { gateway }
         };
         if work.answer_from.is_none() {
-            return discard(tables, Counter::TtlExpired);
+            return discard(tables, untold);
         }
-        if !may_send(tables, refusal::TIME_EXCEEDED_ALL, key.saddr, work.now) {
+        if !may_send(tables, meter, key.saddr, work.now) {
             return discard(tables, Counter::RefusalLimited);
         }
-        return error::<A, P, T>(
-            packet,
-            work,
-            tables,
-            (A::MESSAGES.time_exceeded, 0),
-            Counter::TimeExceededSent,
-        );
+        let (message, rest) = if big {
+            (A::MESSAGES.too_big, u32::from(work.most).to_be())
+        } else {
+            ((A::MESSAGES.time_exceeded, 0), 0)
+        };
+        return error::<A, P, T>(packet, work, tables, message, rest, sent);
     }
     if work.answer == Answer::ServerGone as u8 {
         // One for one, to who has a connection: nothing to limit.
@@ -68,6 +79,7 @@ pub fn answer<A: Header, P: Packet, T: Tables>(packet: &mut P, work: &mut Work, 
         work,
         tables,
         (A::MESSAGES.unreachable, A::MESSAGES.port),
+        0,
         Counter::RefusedUdp,
     )
 }
@@ -82,6 +94,7 @@ fn way_back<T: Tables>(work: &Work, tables: &T) -> Hop {
         vlan: arrival.vlan,
         ifindex: arrival.ifindex,
         leg: u32::from(work.leg.id),
+        mtu: work.leg.mtu,
     };
     if mac_number(arrival.src_mac) != mac_number(work.leg.peer_mac) {
         return back;
@@ -185,6 +198,7 @@ fn error<A: Header, P: Packet, T: Tables>(
     work: &Work,
     tables: &T,
     (kind, code): (u8, u8),
+    rest: u32,
     counter: Counter,
 ) -> Step {
     let arrival = &work.arrival;
@@ -213,8 +227,8 @@ fn error<A: Header, P: Packet, T: Tables>(
     };
     let type_code = u16::from_ne_bytes([kind, code]);
     message.set_u16::<{ icmp::TYPE_CODE }>(type_code);
-    message.set_u32::<{ icmp::REST }>(0);
-    let mut sum = u32::from(type_code);
+    message.set_u32::<{ icmp::REST }>(rest);
+    let mut sum = u32::from(type_code) + halves(rest);
     if A::V6 {
         sum += pseudo(work.answer_from, arrival.key.saddr, A::ICMP, icmp::LEN + quoted);
     }

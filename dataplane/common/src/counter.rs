@@ -39,6 +39,8 @@ counters! {
     RefusedUdp = "refused_udp",
     /// Time exceeded sent.
     TimeExceededSent = "time_exceeded_sent",
+    /// Told that a packet is too big for its way: ICMP fragmentation needed, ICMPv6 packet too big.
+    TooBigSent = "too_big_sent",
     /// RST sent to the client of a server that went down, in answer to its segment.
     ServerDownReset = "server_down_reset",
     /// Datagram whose flow moved because its server went down.
@@ -128,9 +130,11 @@ counters! {
     NoRoute = "no_route",
     /// Dropped: TTL used up.
     TtlExpired = "ttl_expired",
+    /// Dropped: too big for its way, and its sender may not be told.
+    TooBig = "too_big",
     /// Dropped: untranslated answer of a `dnat` server whose flow is missing.
     DnatReplyWithoutFlow = "dnat_reply_without_flow",
-    /// Dropped: refusal or time exceeded not sent because of its rate limit.
+    /// Dropped: refusal, time exceeded or too big not sent because of its rate limit.
     RefusalLimited = "refusal_limited",
     /// Dropped on the way out of the kernel: ARP with an owned sender while the lease is not valid.
     EgressArpBlocked = "egress_arp_blocked",

@@ -13,7 +13,7 @@ use crate::{
     table::{Entry, Found, entry_at},
     tables::{Tables, discard, report, tick, ticks_since},
     tcp::{Knowledge, Segment, is_believable, is_opening},
-    transmit::{Hop, send},
+    transmit::{Hop, excess, send},
     tunnel::Outer,
     wire::{tcp, udp},
     work::{Answer, Arrival, Step},
@@ -69,6 +69,9 @@ pub fn forward<A: Outer, P: Packet, T: Tables, const ROUTED: bool>(
     let Some(to) = resolve::<T, ROUTED>(tables, hop_index, new_daddr.wide(), leg, now) else {
         return discard(tables, Counter::NoNeighbour);
     };
+    if let Some(most) = excess(arrival, leg, &to, 0) {
+        return too_big(tables, arrival, leg, now, most);
+    }
 
     let l4 = arrival.l4 as usize;
     let old = (arrival.key.saddr, arrival.key.daddr);
@@ -118,6 +121,22 @@ pub fn forward<A: Outer, P: Packet, T: Tables, const ROUTED: bool>(
 pub fn time_exceeded<A: Header, T: Tables>(tables: &T, arrival: &Arrival<A>, leg: &Leg, now: u64) -> Step {
     hand_over_with(tables, arrival, leg, Phase::Answer, |work| {
         work.answer = Answer::TimeExceeded as u8;
+        work.now = now;
+    })
+}
+
+/// Hands over a packet that is too long for its way: its sender is told that it may have `most` bytes.
+#[inline(always)]
+pub fn too_big<A: Header, T: Tables>(
+    tables: &T,
+    arrival: &Arrival<A>,
+    leg: &Leg,
+    now: u64,
+    most: u16,
+) -> Step {
+    hand_over_with(tables, arrival, leg, Phase::Answer, |work| {
+        work.answer = Answer::TooBig as u8;
+        work.most = most;
         work.now = now;
     })
 }
@@ -300,7 +319,8 @@ pub fn resolve<T: Tables, const ROUTED: bool>(
             mac: last.mac,
             vlan: last.vlan,
             ifindex: last.ifindex,
-            leg: last.leg,
+            leg: u32::from(last.leg),
+            mtu: last.mtu,
         });
     }
     next_hop(tables, index, addr, now)
@@ -327,19 +347,24 @@ pub fn next_hop<T: Tables>(tables: &T, index: u32, addr: Addr, now: u64) -> Opti
         vlan: next.vlan,
         ifindex: next.ifindex,
         leg: u32::from(next.leg),
+        mtu: next.mtu,
     })
 }
 
 /// The resolved next hop towards an address, or an event that one is wanted. Without a route: on-link on `leg`.
 #[inline(always)]
 pub fn route<T: Tables>(tables: &T, addr: Addr, leg: &Leg, now: u64) -> Option<Hop> {
-    let (gateway, leg) = match tables.route(addr) {
-        Some(route) => (route.gateway, route.leg),
-        None => (Addr::NONE, u32::from(leg.id)),
+    let (gateway, leg, mtu) = match tables.route(addr) {
+        Some(route) => (route.gateway, route.leg, route.mtu),
+        None => (Addr::NONE, u32::from(leg.id), 0),
     };
     let neighbour = if gateway.is_none() { addr } else { gateway };
     if let Some(index) = tables.neighbour(&NeighbourKey { addr: neighbour, leg }) {
-        return next_hop(tables, index, neighbour, now);
+        let mut hop = next_hop(tables, index, neighbour, now)?;
+        if mtu != 0 && mtu < u32::from(hop.mtu) {
+            hop.mtu = mtu as u16;
+        }
+        return Some(hop);
     }
     let wanted = Event {
         kind: kind::NEIGHBOUR_WANTED,
@@ -363,7 +388,8 @@ pub fn client_hop<A, T: Tables>(tables: &T, arrival: &Arrival<A>, leg: &Leg) -> 
         mac: arrival.src_mac,
         vlan: arrival.vlan,
         ifindex: arrival.ifindex,
-        leg: u32::from(leg.id),
+        leg: u16::from(leg.id),
+        mtu: leg.mtu,
     };
     if let Some(index) = tables.learn_last_hop(&last) {
         return hop::LAST | (index & !hop::LAST);

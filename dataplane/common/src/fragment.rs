@@ -17,9 +17,9 @@ use crate::{
     phase::Phase,
     table::{self, Found},
     tables::{Tables, discard, geometry, pass, tick},
-    transmit::send,
+    transmit::{excess, send},
     wire::{ip, ip6, tcp, udp},
-    work::{Step, Work, shape},
+    work::{Answer, Step, Work, shape},
 };
 
 /// How long later fragments may take, ns.
@@ -283,6 +283,11 @@ fn later<A: Fragmented, P: Packet, T: Tables>(
     let Some(to) = resolve::<T, true>(tables, hop, new.1.wide(), &leg, work.now) else {
         return discard(tables, Counter::NoNeighbour);
     };
+    if let Some(most) = excess(&arrival, &leg, &to, 0) {
+        work.answer = Answer::TooBig as u8;
+        work.most = most;
+        return Step::Next(Phase::Answer);
+    }
     let l3 = arrival.l3 as usize;
     let renamed = new.0 == old.0 || A::set_id(packet, l3, piece.l4, known.id);
     if !renamed || !A::rewrite(packet, l3, old, new, arrival.ttl.wrapping_sub(1)) {

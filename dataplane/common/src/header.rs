@@ -19,7 +19,7 @@ pub trait Header: Address {
     const ETHERTYPE: u16;
     /// ICMP of the family.
     const ICMP: u8;
-    /// Echo request, its reply, destination unreachable, code "port", time exceeded.
+    /// Types and codes.
     const MESSAGES: Messages;
 
     /// The change of the addresses, for checksums.
@@ -27,6 +27,10 @@ pub trait Header: Address {
 
     /// Writes addresses (source, destination) and a hop limit into the header at `l3`; false if it is not there.
     fn rewrite<P: Packet>(packet: &P, l3: usize, old: (Self, Self), new: (Self, Self), ttl: u8) -> bool;
+
+    /// True if a sender may be told that the packet at `l3` is too big: IPv4 must not be fragmented and is no later
+    /// fragment (RFC 1122 §3.2.2).
+    fn is_unfragmentable<P: Packet>(packet: &P, l3: usize) -> bool;
 
     /// Writes a hop limit; returns false if the header is not there.
     fn set_ttl<P: Packet>(packet: &P, l3: usize, ttl: u8) -> bool;
@@ -48,6 +52,8 @@ pub struct Messages {
     pub port: u8,
     /// Time exceeded.
     pub time_exceeded: u8,
+    /// Type and code: too big to be forwarded.
+    pub too_big: (u8, u8),
 }
 
 /// Sum of the pseudo-header (RFC 9293 §3.1, RFC 8200 §8.1) for `len` bytes of transport.
@@ -75,6 +81,7 @@ impl Header for Addr4 {
         unreachable: icmp::UNREACHABLE,
         port: icmp::PORT,
         time_exceeded: icmp::TIME_EXCEEDED,
+        too_big: (icmp::UNREACHABLE, icmp::FRAGMENTATION_NEEDED),
     };
 
     #[inline(always)]
@@ -91,6 +98,13 @@ impl Header for Addr4 {
         header.set_u32::<{ ip::DADDR }>(new.1);
         set_ttl4(header, Self::change(old, new), ttl);
         true
+    }
+
+    #[inline(always)]
+    fn is_unfragmentable<P: Packet>(packet: &P, l3: usize) -> bool {
+        packet
+            .window::<{ ip::LEN }>(l3)
+            .is_some_and(|header| header.u16::<{ ip::FRAGMENT }>() & (ip::DF | ip::OFFSET_MASK) == ip::DF)
     }
 
     #[inline(always)]
@@ -138,6 +152,7 @@ impl Header for Addr {
         unreachable: icmp6::UNREACHABLE,
         port: icmp6::PORT,
         time_exceeded: icmp6::TIME_EXCEEDED,
+        too_big: (icmp6::TOO_BIG, 0),
     };
 
     #[inline(always)]
@@ -162,6 +177,11 @@ impl Header for Addr {
         header.set_addr::<{ ip6::SADDR }>(new.0);
         header.set_addr::<{ ip6::DADDR }>(new.1);
         header.set_u8::<{ ip6::HOP_LIMIT }>(ttl);
+        true
+    }
+
+    #[inline(always)]
+    fn is_unfragmentable<P: Packet>(_packet: &P, _l3: usize) -> bool {
         true
     }
 

@@ -16,7 +16,7 @@ use crate::{
     phase::Phase,
     table,
     tables::{Tables, discard, geometry},
-    transmit::send,
+    transmit::{excess, send},
     wire::{icmp, icmp6, ip, ip6, tcp, udp},
     work::{Arrival, Step, Work},
 };
@@ -208,6 +208,10 @@ pub fn icmp_error<A: Quoted, P: Packet, T: Tables>(packet: &mut P, work: &mut Wo
     let Some(to) = resolve::<T, true>(tables, hop, new.0.wide(), &leg, now) else {
         return discard(tables, Counter::NoNeighbour);
     };
+
+    if excess(&arrival, &leg, &to, 0).is_some() {
+        return discard(tables, Counter::TooBig);
+    }
 
     let Some(header) = A::requote(packet, at, old, new) else {
         return discard(tables, Counter::Internal);

@@ -185,8 +185,8 @@ pub struct Leg {
     pub link_local: Addr,
     /// MAC of the peer's leg, learned from its authenticated hellos or adverts; all zero = unknown.
     pub peer_mac: Mac,
-    /// Explicit padding, zero.
-    pub _pad: u16,
+    /// Largest IP packet, bytes; 65,535 for anything above.
+    pub mtu: u16,
 }
 
 /// Key of map `OWNED`.
@@ -421,8 +421,8 @@ pub struct NextHop {
     pub leg: u8,
     /// 1 = resolved and usable.
     pub valid: u8,
-    /// Explicit padding, zero.
-    pub _pad: u16,
+    /// Largest IP packet, bytes: that of the leg or, on the way to a server, of the route.
+    pub mtu: u16,
 }
 
 /// Key of map `NEIGHBOURS` (hash) → index into `NEXT_HOPS`: on-link addresses.
@@ -443,6 +443,8 @@ pub struct Route {
     pub gateway: Addr,
     /// Leg id, or [`LOCAL_LEG`].
     pub leg: u32,
+    /// Largest IP packet, bytes; 0 = that of the leg.
+    pub mtu: u32,
 }
 
 /// Value of map `LAST_HOPS` (array) and key of `LAST_HOP_INDEX` (LRU hash → index): a client-side neighbour seen in traffic.
@@ -459,7 +461,9 @@ pub struct LastHop {
     /// Interface it was seen on.
     pub ifindex: u32,
     /// Leg id.
-    pub leg: u32,
+    pub leg: u16,
+    /// Largest IP packet of the leg, bytes.
+    pub mtu: u16,
 }
 
 /// Key of map `FRAGMENTS` (LRU hash): what fragments of one datagram have in common.

@@ -1,6 +1,6 @@
-//! Rate limits of what the program sends unasked: refusals and time-exceeded messages.
+//! Rate limits of what the program sends unasked: refusals, time exceeded, too big.
 //!
-//! Map `REFUSALS` is an array of [`Meter`]: [`REFUSALS_ALL`], [`TIME_EXCEEDED_ALL`], then [`SOURCE_SLOTS`] slots for the
+//! Map `REFUSALS` is an array of [`Meter`]: [`REFUSALS_ALL`], [`TIME_EXCEEDED_ALL`], [`TOO_BIG_ALL`], then [`SOURCE_SLOTS`] slots for the
 //! /24 networks of sources, by hash, then those of the exact search for ports ([`crate::search`])
 //! and those of the services' `max_new_per_second`, by stats index.
 
@@ -16,8 +16,10 @@ pub struct Meter {
 pub const REFUSALS_ALL: u32 = 0;
 /// Index of the meter of all time-exceeded messages.
 pub const TIME_EXCEEDED_ALL: u32 = 1;
+/// Index of the meter of all messages that a packet is too big.
+pub const TOO_BIG_ALL: u32 = 2;
 /// Index of the first meter of a source network.
-pub const SOURCE_BASE: u32 = 2;
+pub const SOURCE_BASE: u32 = 3;
 /// Meters of source networks; a power of two.
 pub const SOURCE_SLOTS: u32 = 4_096;
 /// Index of the meter of all searches for a port.

@@ -11,7 +11,7 @@ use crate::{
     relay::decrement_ttl,
     tables::{Tables, discard, pass},
     tcp::is_opening,
-    transmit::send,
+    transmit::{excess, send},
     work::{Answer, Step, Work, shape},
 };
 
@@ -55,6 +55,11 @@ pub fn transit<A: Header, P: Packet, T: Tables>(packet: &mut P, work: &mut Work,
     let Some(to) = route(tables, key.daddr, &work.leg, work.now) else {
         return discard(tables, Counter::NoNeighbour);
     };
+    if let Some(most) = excess(&work.arrival, &work.leg, &to, 0) {
+        work.answer = Answer::TooBig as u8;
+        work.most = most;
+        return Step::Next(Phase::Answer);
+    }
     if !decrement_ttl::<A, P>(packet, work) {
         return discard(tables, Counter::Internal);
     }

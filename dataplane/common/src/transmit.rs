@@ -20,6 +20,22 @@ pub struct Hop {
     pub ifindex: u32,
     /// Leg id.
     pub leg: u32,
+    /// Largest IP packet, bytes.
+    pub mtu: u16,
+}
+
+/// Bytes the IP packet that arrived may have, if it is too long to be sent to `to` behind `overhead` bytes of outer headers.
+///
+/// What is longer than the leg it came by allows has been put together by that leg's interface, of segments that fit: it
+/// is too long only for a way that takes less than the leg.
+#[inline(always)]
+pub const fn excess<A>(arrival: &Arrival<A>, leg: &Leg, to: &Hop, overhead: u16) -> Option<u16> {
+    let most = to.mtu.saturating_sub(overhead);
+    if arrival.total > most && most < leg.mtu {
+        Some(most)
+    } else {
+        None
+    }
 }
 
 /// Sends an IP packet to a hop.

@@ -192,6 +192,8 @@ pub mod icmp {
     pub const UNREACHABLE: u8 = 3;
     /// Code of `UNREACHABLE`.
     pub const PORT: u8 = 3;
+    /// Code of `UNREACHABLE`: the packet is too big and must not be fragmented.
+    pub const FRAGMENTATION_NEEDED: u8 = 4;
     /// Echo request.
     pub const ECHO: u8 = 8;
     /// Time exceeded.

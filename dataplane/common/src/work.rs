@@ -118,6 +118,8 @@ pub enum Answer {
     TimeExceeded = 3,
     /// RST to a segment of a flow whose server went down.
     ServerGone = 4,
+    /// ICMP fragmentation needed, ICMPv6 packet too big.
+    TooBig = 5,
 }
 
 /// Value of map `WORK` (per-CPU array of one). Valid from the phase that hands over to the end of the chain.
@@ -183,7 +185,9 @@ pub struct Work {
     /// 1 = an ICMP error about none of our flows.
     pub judged: u8,
     /// Explicit padding, zero.
-    pub _pad: [u8; 4],
+    pub _pad: u8,
+    /// Bytes a packet that is too big may have.
+    pub most: u16,
     /// The new flow.
     pub forward: FlowEntry,
     /// The new flow.

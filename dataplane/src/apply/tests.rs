@@ -638,6 +638,7 @@ fn a_servers_next_hop_is_there_before_the_switch_and_repaired_in_place() {
         ifindex: 3,
         vlan: None,
         mac: [2, 0, 0, 0, 0, 1],
+        mtu: 1_500,
         addr: None,
         addr6: None,
         link_local: None,
@@ -653,6 +654,7 @@ fn a_servers_next_hop_is_there_before_the_switch_and_repaired_in_place() {
     let on_link = RouteSpec {
         prefix: net("192.168.100.0/24"),
         via: Via::OnLink { leg: 0 },
+        mtu: None,
     };
     let hops = |mac| NextHops {
         neighbours: vec![neighbour(mac)],

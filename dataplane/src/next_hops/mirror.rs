@@ -47,12 +47,12 @@ pub(crate) trait Sink {
 pub(crate) struct Mirror {
     pub(crate) ids: Identities<HopKey>,
     legs: BTreeMap<u8, LegSpec>,
-    /// Interface and VLAN each leg had last.
-    legs_known: BTreeMap<u8, (u32, u16)>,
+    /// Interface, VLAN and MTU each leg had last.
+    legs_known: BTreeMap<u8, (u32, u16, u16)>,
     neighbours: Neighbours,
     /// MAC each address had last, also while it is not resolved.
     macs_known: BTreeMap<(u8, IpAddr), Mac>,
-    routes: BTreeMap<IpNet, Via>,
+    routes: BTreeMap<IpNet, RouteSpec>,
     /// Prefix lengths that occur in `routes`.
     lengths: BTreeSet<u8>,
     in_hops: BTreeMap<u32, NextHop>,
@@ -69,17 +69,32 @@ pub(crate) struct Mirror {
 enum Repair {
     /// A neighbour has another MAC.
     Mac { leg: u8, old: Mac, new: Mac },
-    /// A leg has another interface or VLAN.
-    Leg { leg: u8, ifindex: u32, vlan: u16 },
+    /// A leg has another interface, VLAN or MTU.
+    Leg {
+        leg: u8,
+        ifindex: u32,
+        vlan: u16,
+        mtu: u16,
+    },
 }
 
 impl Repair {
     fn apply(self, hop: LastHop) -> LastHop {
         match self {
-            Self::Mac { leg, old, new } if hop.leg == u32::from(leg) && hop.mac == old => {
+            Self::Mac { leg, old, new } if hop.leg == u16::from(leg) && hop.mac == old => {
                 LastHop { mac: new, ..hop }
             }
-            Self::Leg { leg, ifindex, vlan } if hop.leg == u32::from(leg) => LastHop { ifindex, vlan, ..hop },
+            Self::Leg {
+                leg,
+                ifindex,
+                vlan,
+                mtu,
+            } if hop.leg == u16::from(leg) => LastHop {
+                ifindex,
+                vlan,
+                mtu,
+                ..hop
+            },
             Self::Mac { .. } | Self::Leg { .. } => hop,
         }
     }
@@ -121,7 +136,7 @@ impl Mirror {
         self.routes = wanted
             .routes
             .iter()
-            .map(|r: &RouteSpec| (r.prefix.trunc(), r.via))
+            .map(|r: &RouteSpec| (r.prefix.trunc(), *r))
             .collect();
         self.lengths = self.routes.keys().map(IpNet::prefix_len).collect();
         self.ids.retain(|key| match key {
@@ -154,16 +169,13 @@ impl Mirror {
         let legs_now: BTreeMap<u8, LegSpec> = legs.iter().map(|leg| (leg.id, *leg)).collect();
         for leg in legs {
             // Also one that was away for a while: its flows still name what it was.
-            let (ifindex, vlan) = (leg.ifindex, leg.vlan.unwrap_or_default());
-            if self
-                .legs_known
-                .insert(leg.id, (ifindex, vlan))
-                .is_some_and(|old| old != (ifindex, vlan))
-            {
+            let now @ (ifindex, vlan, mtu) = (leg.ifindex, leg.vlan.unwrap_or_default(), longest(leg.mtu));
+            if self.legs_known.insert(leg.id, now).is_some_and(|old| old != now) {
                 self.repairs.push(Repair::Leg {
                     leg: leg.id,
                     ifindex,
                     vlan,
+                    mtu,
                 });
             }
         }
@@ -241,7 +253,7 @@ impl Mirror {
             .routes
             .iter()
             .take(ROUTES)
-            .map(|(prefix, via)| (*prefix, route(*via)))
+            .map(|(prefix, spec)| (*prefix, route(spec)))
             .collect();
         report.routes_left_out = self.routes.len() - routes.len();
         for prefix in surplus(&self.in_routes, &routes) {
@@ -307,13 +319,17 @@ impl Mirror {
 
     /// The entry a next hop should have.
     fn hop(&self, key: HopKey) -> NextHop {
-        let (leg, addr) = match key {
-            HopKey::Neighbour(leg, addr) => (leg, addr),
-            HopKey::Server(server) => match self.via(server) {
-                Some(Via::OnLink { leg }) => (leg, server),
-                Some(Via::Gateway { leg, addr }) => (leg, addr),
-                Some(Via::Local) | None => return NextHop::default(),
-            },
+        let (leg, addr, mtu) = match key {
+            HopKey::Neighbour(leg, addr) => (leg, addr, None),
+            HopKey::Server(server) => {
+                let route = self.route_to(server);
+                let mtu = route.and_then(|route| route.mtu);
+                match route.map(|route| route.via) {
+                    Some(Via::OnLink { leg }) => (leg, server, mtu),
+                    Some(Via::Gateway { leg, addr }) => (leg, addr, mtu),
+                    Some(Via::Local) | None => return NextHop::default(),
+                }
+            }
         };
         let mac = self.neighbours.get(&(leg, addr)).copied().flatten();
         match (self.legs.get(&leg), mac) {
@@ -323,14 +339,14 @@ impl Mirror {
                 ifindex: leg.ifindex,
                 leg: leg.id,
                 valid: 1,
-                _pad: 0,
+                mtu: longest(mtu.map_or(leg.mtu, |mtu| mtu.min(leg.mtu))),
             },
             _ => NextHop::default(),
         }
     }
 
     /// The longest prefix an address is in.
-    fn via(&self, addr: IpAddr) -> Option<Via> {
+    fn route_to(&self, addr: IpAddr) -> Option<RouteSpec> {
         self.lengths.iter().rev().find_map(|len| {
             let prefix = IpNet::new(addr, *len).ok()?.trunc();
             self.routes.get(&prefix).copied()
@@ -345,26 +361,27 @@ fn surplus<K: Ord + Copy, A, B>(have: &BTreeMap<K, A>, want: &BTreeMap<K, B>) ->
         .collect()
 }
 
-/// The two words of an entry: MAC and VLAN, then interface, leg and validity.
+/// The two words of an entry: MAC and VLAN, then interface, leg, validity and MTU.
 fn words(hop: &NextHop) -> [u64; 2] {
     [crate::mapping::word_of(hop, 0), crate::mapping::word_of(hop, 1)]
 }
 
-fn route(via: Via) -> Route {
-    match via {
-        Via::OnLink { leg } => Route {
-            gateway: Addr::NONE,
-            leg: u32::from(leg),
-        },
-        Via::Gateway { leg, addr } => Route {
-            gateway: wide(addr),
-            leg: u32::from(leg),
-        },
-        Via::Local => Route {
-            gateway: Addr::NONE,
-            leg: maps::LOCAL_LEG,
-        },
+fn route(spec: &RouteSpec) -> Route {
+    let (gateway, leg) = match spec.via {
+        Via::OnLink { leg } => (Addr::NONE, u32::from(leg)),
+        Via::Gateway { leg, addr } => (wide(addr), u32::from(leg)),
+        Via::Local => (Addr::NONE, maps::LOCAL_LEG),
+    };
+    Route {
+        gateway,
+        leg,
+        mtu: spec.mtu.unwrap_or(0),
     }
+}
+
+/// An MTU as the maps hold it.
+fn longest(mtu: u32) -> u16 {
+    u16::try_from(mtu).unwrap_or(u16::MAX)
 }
 
 fn neighbour_key((leg, addr): (u8, IpAddr)) -> NeighbourKey {
@@ -391,7 +408,7 @@ fn leg_entry(leg: &LegSpec) -> ((u32, u16), Leg) {
         addr6: leg.addr6.map_or(Addr::NONE, |addr| wide(addr.into())),
         link_local: leg.link_local.map_or(Addr::NONE, |addr| wide(addr.into())),
         peer_mac: leg.peer_mac.unwrap_or_default(),
-        _pad: 0,
+        mtu: longest(leg.mtu),
     };
     ((leg.ifindex, leg.vlan.unwrap_or_default()), value)
 }

@@ -28,6 +28,7 @@ fn leg(id: u8) -> LegSpec {
         ifindex: 10 + u32::from(id),
         vlan: (id > 0).then_some(100),
         mac: mac(id),
+        mtu: 1_500,
         addr: None,
         addr6: None,
         link_local: None,
@@ -158,6 +159,7 @@ fn what_is_set_twice_is_written_once() {
             RouteSpec {
                 prefix: net("10.0.0.0/24"),
                 via: Via::OnLink { leg: 0 },
+                mtu: None,
             },
             RouteSpec {
                 prefix: net("0.0.0.0/0"),
@@ -165,10 +167,12 @@ fn what_is_set_twice_is_written_once() {
                     leg: 0,
                     addr: host(1),
                 },
+                mtu: None,
             },
             RouteSpec {
                 prefix: net("10.0.0.9/32"),
                 via: Via::Local,
+                mtu: None,
             },
         ],
     };
@@ -179,12 +183,20 @@ fn what_is_set_twice_is_written_once() {
     mirror.set_legs(&[leg(0)], &mut maps).unwrap();
     assert_eq!(maps.writes, writes);
     let gateway = wide(host(1));
-    assert_eq!(maps.routes[&net("0.0.0.0/0")], Route { gateway, leg: 0 });
+    assert_eq!(
+        maps.routes[&net("0.0.0.0/0")],
+        Route {
+            gateway,
+            leg: 0,
+            mtu: 0
+        }
+    );
     assert_eq!(
         maps.routes[&net("10.0.0.9/32")],
         Route {
             gateway: Addr::NONE,
-            leg: LOCAL_LEG
+            leg: LOCAL_LEG,
+            mtu: 0
         }
     );
     let index = |addr| maps.neighbours[&(wide(host(addr)), 0)];
@@ -210,6 +222,7 @@ fn b67_a_new_mac_of_a_router_is_one_store_for_each_entry_behind_it() {
                 leg: 0,
                 addr: host(1),
             },
+            mtu: None,
         }],
     };
     mirror.set_legs(&[leg(0)], &mut maps).unwrap();
@@ -266,7 +279,8 @@ fn last_hop(m: u8, ifindex: u32, leg: u8) -> LastHop {
         mac: mac(m),
         vlan: 0,
         ifindex,
-        leg: u32::from(leg),
+        leg: u16::from(leg),
+        mtu: 1_500,
     }
 }
 
@@ -334,6 +348,48 @@ fn b130_clients_follow_a_leg_that_was_made_anew_also_after_a_failure() {
 }
 
 #[test]
+fn b137_packets_are_as_long_as_leg_and_route_say_also_after_a_change() {
+    let (mut mirror, mut maps) = (Mirror::new(), Fake::default());
+    let mtu = |maps: &Fake, index: u32| {
+        u16::from_ne_bytes(maps.hops[&index][1].to_ne_bytes()[6..].try_into().unwrap())
+    };
+    let far = IpAddr::V4(Ipv4Addr::new(172, 16, 0, 1));
+    let server = mirror.ids.take(&HopKey::Server(far)).unwrap();
+    let wanted = |narrowest| NextHops {
+        neighbours: neighbours(&[(0, 1, Some(1))]),
+        routes: vec![RouteSpec {
+            prefix: net("172.16.0.0/16"),
+            via: Via::Gateway {
+                leg: 0,
+                addr: host(1),
+            },
+            mtu: narrowest,
+        }],
+    };
+    mirror.set_legs(&[leg(0)], &mut maps).unwrap();
+    mirror.set(&wanted(Some(1_400)), &mut maps).unwrap();
+    maps.last_hops = vec![last_hop(1, 10, 0)];
+    let router = maps.neighbours[&(wide(host(1)), 0)];
+    assert_eq!((mtu(&maps, server), mtu(&maps, router)), (1_400, 1_500));
+    assert_eq!(maps.routes[&net("172.16.0.0/16")].mtu, 1_400);
+    let larger = LegSpec {
+        mtu: 70_000,
+        ..leg(0)
+    };
+    mirror.set_legs(&[larger], &mut maps).unwrap();
+    assert_eq!((mtu(&maps, server), mtu(&maps, router)), (1_400, u16::MAX));
+    assert_eq!(maps.legs[&(10, 0)].mtu, u16::MAX);
+    assert_eq!(maps.last_hops[0].mtu, u16::MAX);
+    mirror.set(&wanted(Some(90_000)), &mut maps).unwrap();
+    assert_eq!(mtu(&maps, server), u16::MAX);
+    let smaller = LegSpec { mtu: 1_280, ..leg(0) };
+    mirror.set_legs(&[smaller], &mut maps).unwrap();
+    mirror.set(&wanted(None), &mut maps).unwrap();
+    assert_eq!((mtu(&maps, server), mtu(&maps, router)), (1_280, 1_280));
+    assert_eq!(maps.routes[&net("172.16.0.0/16")].mtu, 0);
+}
+
+#[test]
 fn a_server_that_is_no_longer_configured_keeps_its_way_while_flows_may_use_it() {
     let (mut mirror, mut maps) = (Mirror::new(), Fake::default());
     let wanted = |m| NextHops {
@@ -341,6 +397,7 @@ fn a_server_that_is_no_longer_configured_keeps_its_way_while_flows_may_use_it() 
         routes: vec![RouteSpec {
             prefix: net("10.0.0.0/24"),
             via: Via::OnLink { leg: 0 },
+            mtu: None,
         }],
     };
     mirror.set_legs(&[leg(0)], &mut maps).unwrap();
@@ -382,7 +439,11 @@ fn snapshot() -> impl Strategy<Value = (Vec<LegSpec>, NextHops)> {
             .collect();
         let routes = routes
             .into_iter()
-            .map(|(prefix, via)| RouteSpec { prefix, via })
+            .map(|(prefix, via)| RouteSpec {
+                prefix,
+                via,
+                mtu: None,
+            })
             .collect();
         (legs.collect(), NextHops { neighbours, routes })
     })

@@ -29,7 +29,7 @@ fn map_types_have_the_layout_both_sides_rely_on() {
         half_open_budget: 40, relay_to_peer: 44, half_open_ticks: 48, closing_ticks: 52, dsr_ways: 56, _pad: 60,
         incarnation_base: 64, snat_shift: 72]);
     layout!(LegKey, 8, 4, [ifindex: 0, vlan: 4, _pad: 6]);
-    layout!(Leg, 64, 4, [mac: 0, id: 6, group: 7, addr: 8, addr6: 24, link_local: 40, peer_mac: 56, _pad: 62]);
+    layout!(Leg, 64, 4, [mac: 0, id: 6, group: 7, addr: 8, addr6: 24, link_local: 40, peer_mac: 56, mtu: 62]);
     layout!(OwnedKey, 20, 4, [addr: 0, slot: 16]);
     layout!(Owned, 4, 1, [kinds: 0, leg: 1, group: 2, _pad: 3]);
     layout!(ServiceKey, 20, 1, [slot: 0, proto: 1, addr: 2, port: 18]);
@@ -41,10 +41,10 @@ fn map_types_have_the_layout_both_sides_rely_on() {
     layout!(Server, 32, 8, [addr: 0, port: 16, net: 18, next_hop: 20, flags: 24, _pad: 28]);
     layout!(ScopedPrefix, 20, 1, [scope: 0, addr: 4]);
     layout!(EndpointKey, 20, 4, [addr: 0, port: 16, proto: 18, slot: 19]);
-    layout!(NextHop, 16, 8, [mac: 0, vlan: 6, ifindex: 8, leg: 12, valid: 13, _pad: 14]);
+    layout!(NextHop, 16, 8, [mac: 0, vlan: 6, ifindex: 8, leg: 12, valid: 13, mtu: 14]);
     layout!(NeighbourKey, 20, 4, [addr: 0, leg: 16]);
-    layout!(Route, 20, 4, [gateway: 0, leg: 16]);
-    layout!(LastHop, 16, 8, [mac: 0, vlan: 6, ifindex: 8, leg: 12]);
+    layout!(Route, 24, 4, [gateway: 0, leg: 16, mtu: 20]);
+    layout!(LastHop, 16, 8, [mac: 0, vlan: 6, ifindex: 8, leg: 12, mtu: 14]);
     layout!(SnatPool, 20, 4, [addr: 0, first: 16, last: 18]);
     layout!(SnatRange, 4, 2, [first: 0, last: 2]);
     layout!(Stats, 48, 8, [flows: 0, packets_in: 8, bytes_in: 16, packets_out: 24, bytes_out: 32, refused: 40]);

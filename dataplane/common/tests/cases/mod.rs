@@ -17,6 +17,7 @@ mod nd;
 mod refusal;
 mod reopen;
 mod six;
+mod too_big;
 mod transit;
 
 use crate::support::{
@@ -63,7 +64,7 @@ pub fn run_all<E: Engine>(engine: &mut E) {
 fn run_family<E: Engine>(engine: &mut E, v6: bool) {
     use_v6(v6);
     let resolution = if v6 { nd::cases() } else { arp::cases() };
-    let tables: [Vec<Case<E>>; 16] = [
+    let tables = vec![
         admission::cases(),
         resolution,
         balanced::cases(),
@@ -79,6 +80,7 @@ fn run_family<E: Engine>(engine: &mut E, v6: bool) {
         limits::cases(),
         refusal::cases(),
         reopen::cases(),
+        too_big::cases(),
         transit::cases(),
     ];
     let six = if v6 { six::cases() } else { Vec::new() };

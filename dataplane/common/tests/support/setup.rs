@@ -93,7 +93,7 @@ fn hop(mac: Mac, vlan: u16, ifindex: u32, leg: u8) -> NextHop {
         ifindex,
         leg,
         valid: 1,
-        _pad: 0,
+        mtu: 1_500,
     }
 }
 
@@ -146,7 +146,7 @@ impl Setup {
                     addr6: if v6() { raw(ip(addr)) } else { Addr::NONE },
                     link_local: Addr::NONE,
                     peer_mac: PEER_MAC,
-                    _pad: 0,
+                    mtu: 1_500,
                 },
             )
         };
@@ -183,6 +183,7 @@ impl Setup {
                         raw(ip(gateway))
                     },
                     leg,
+                    mtu: 0,
                 },
             )
         };
@@ -278,6 +279,7 @@ impl Setup {
                     Route {
                         gateway: Addr::NONE,
                         leg: onearm_dataplane_common::maps::LOCAL_LEG,
+                        mtu: 0,
                     },
                 ),
             ],

@@ -282,6 +282,7 @@ fn configure(ebpf: &mut Ebpf, buckets: u32, both: bool) -> anyhow::Result<()> {
     array(ebpf, "LEASE")?.set(0, u64::MAX, 0)?;
     let leg = Leg {
         mac: LEG_MAC,
+        mtu: 1_500,
         addr: Addr::v4(u32::from_ne_bytes([192, 168, 100, 2])),
         ..Leg::default()
     };
@@ -352,6 +353,7 @@ fn configure(ebpf: &mut Ebpf, buckets: u32, both: bool) -> anyhow::Result<()> {
         mac,
         ifindex: IFINDEX,
         valid: 1,
+        mtu: 1_500,
         ..NextHop::default()
     };
     array(ebpf, "NEXT_HOPS")?.set(1, hop(SERVER_MAC), 0)?;

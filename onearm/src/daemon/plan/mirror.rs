@@ -24,6 +24,7 @@ pub(crate) fn legs(
             ifindex: link.ifindex,
             vlan: leg.vlan,
             mac: link.mac?.0,
+            mtu: link.mtu,
             addr: v4(seen).next(),
             addr6: v6(seen).find(|addr| !addr.is_unicast_link_local()),
             link_local: v6(seen).find(Ipv6Addr::is_unicast_link_local),
@@ -112,9 +113,13 @@ pub(crate) fn next_hops(configured: &[Leg], picture: &Picture) -> NextHops {
     let mut routes: Vec<RouteSpec> = picture
         .routes
         .iter()
-        .map(|(prefix, route)| RouteSpec {
-            prefix: *prefix,
-            via: via(route, id_of),
+        .map(|(prefix, route)| {
+            let (via, mtu) = way(route, id_of);
+            RouteSpec {
+                prefix: *prefix,
+                via,
+                mtu,
+            }
         })
         .collect();
     let elsewhere = picture.elsewhere.iter().copied();
@@ -127,6 +132,7 @@ pub(crate) fn next_hops(configured: &[Leg], picture: &Picture) -> NextHops {
         routes.push(RouteSpec {
             prefix,
             via: Via::Local,
+            mtu: None,
         });
     }
     let neighbours = picture
@@ -146,18 +152,21 @@ pub(crate) fn next_hops(configured: &[Leg], picture: &Picture) -> NextHops {
     }
 }
 
-fn via(route: &MirrorRoute, id_of: impl Fn(&IfName) -> Option<u8>) -> Via {
+/// How a route leads, and the largest packet by it if it says so.
+fn way(route: &MirrorRoute, id_of: impl Fn(&IfName) -> Option<u8>) -> (Via, Option<u32>) {
     let MirrorRoute::Hops(hops) = route else {
-        return Via::Local;
+        return (Via::Local, None);
     };
     // Of equally good ways the first over a leg: one flow must not change its way with each packet.
-    let over_leg = hops
-        .iter()
-        .find_map(|hop| Some((id_of(hop.leg.as_ref()?)?, hop.gateway)));
+    let over_leg = hops.iter().find_map(|hop| Some((id_of(hop.leg.as_ref()?)?, hop)));
     match over_leg {
-        Some((leg, None)) => Via::OnLink { leg },
-        Some((leg, Some(addr))) => Via::Gateway { leg, addr },
-        None => Via::Local,
+        Some((leg, hop)) => {
+            let via = hop
+                .gateway
+                .map_or(Via::OnLink { leg }, |addr| Via::Gateway { leg, addr });
+            (via, hop.mtu)
+        }
+        None => (Via::Local, None),
     }
 }
 
@@ -206,9 +215,9 @@ mod tests {
         let hop = NextHop {
             leg: Some(leg),
             gateway: Some("192.168.100.254".parse().unwrap()),
-            mtu: None,
+            mtu: Some(1_400),
         };
-        let default = "0.0.0.0/0".parse().unwrap();
+        let default: IpNet = "0.0.0.0/0".parse().unwrap();
         picture.routes.insert(default, MirrorRoute::Hops(vec![hop]));
         let routes = next_hops(&legs, &picture).routes;
         let via = |prefix: &str| {
@@ -221,6 +230,8 @@ mod tests {
         assert_eq!(via("192.168.100.2/32"), Some(Via::Local));
         assert_eq!(via("192.0.2.1/32"), Some(Via::Local));
         assert!(matches!(via("0.0.0.0/0"), Some(Via::Gateway { leg: 0, .. })));
+        let narrow: Vec<_> = routes.iter().filter_map(|r| Some((r.prefix, r.mtu?))).collect();
+        assert_eq!(narrow, [(default, 1_400)]);
         assert_eq!(routes.len(), 4);
     }
 }

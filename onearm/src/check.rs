@@ -9,6 +9,7 @@ mod election;
 mod findings;
 mod host;
 mod legs;
+mod modes;
 mod nodes;
 mod services;
 mod sizes;
@@ -86,6 +87,7 @@ pub fn lint(node: &mut Parsed<NodeConfig>, pair: &mut PairFile) {
     addresses::judge(node, pair, &mut of_node, &mut of_pair);
     legs::judge(node, pair, &mut of_node, &mut of_pair);
     services::judge(pair, &mut of_pair);
+    modes::judge(pair, &mut of_pair);
     snat::judge(pair, &mut of_pair);
     of_node.file(node);
     of_pair.file(&mut pair.parsed);

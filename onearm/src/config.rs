@@ -8,6 +8,8 @@
 mod diagnostic;
 pub mod limits;
 mod load;
+mod mode;
+mod mode_file;
 mod nearest;
 mod node;
 mod node_file;
@@ -24,10 +26,11 @@ mod tests;
 
 pub use diagnostic::{Diagnostic, Severity};
 pub use load::{DEFAULT_NODE_FILE, DEFAULT_PAIR_FILE, Loaded, Refused, load, read, read_node, read_pair};
+pub use mode::{Mode, ModeFor, Tunnel, TunnelKind};
 pub use node::{Attach, Leg, NodeConfig, Peer, Role};
 pub use node_file::parse_node;
 pub use pair::{
-    Auth, Check, Digest, GatewayConfig, HaConfig, Hairpin, Limits, Mode, NamedLegs, OnServerDown, PairConfig,
+    Auth, Check, Digest, GatewayConfig, HaConfig, Hairpin, Limits, NamedLegs, OnServerDown, PairConfig,
     Protocol, Scheduler, ServerConfig, ServiceConfig, ServiceLimits, SnatSource,
 };
 pub use pair_file::{PairFile, parse_pair};

@@ -27,7 +27,7 @@ pub use protocol::{
     PROTOCOL_VERSION, ProbeRequest, ProbeResult, Request, Response, SOCKET_NAME,
 };
 pub use server::{ControlBackend, ControlServer, MAX_CONNECTIONS};
-pub use services::{LastCheck, Refusals, ServerHealth, ServerStatus, ServiceStatus, Traffic};
+pub use services::{ClientsMode, LastCheck, Refusals, ServerHealth, ServerStatus, ServiceStatus, Traffic};
 pub use status::{
     ConfigStatus, DataplaneStatus, HaStatus, LeaseStatus, LegStatus, NodeState, NodeStatus, PeerStatus,
     Status,

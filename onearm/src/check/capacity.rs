@@ -39,7 +39,7 @@ impl Capacity {
         let vips: std::collections::HashSet<_> = pair.services.iter().map(|s| s.vip).collect();
         Self {
             max_flows: pair.limits.max_flows,
-            flow_table_bytes: flow_table_bytes(pair.limits.max_flows),
+            flow_table_bytes: flow_table_bytes(pair.limits.max_flows, pair.limits.dsr_flows),
             vips: vips.len(),
             servers: pair.services.iter().map(|s| s.servers.len()).sum(),
             services: pair.services.iter().map(service).collect(),
@@ -66,8 +66,9 @@ const BUCKET_BYTES: u64 = 17 * 64;
 /// Entries of a bucket.
 const BUCKET_ENTRIES: u64 = 16;
 
-/// Memory of a flow table for `max_flows`: two entries a flow, a power of two of buckets, at most 80 % full.
-pub fn flow_table_bytes(max_flows: u32) -> u64 {
-    let entries = 2 * u64::from(max_flows) * 100 / 80;
+/// Memory of a flow table for `max_flows` and `dsr_flows` affinities: two entries a flow and one an affinity, a power of
+/// two of buckets, at most 80 % full.
+pub fn flow_table_bytes(max_flows: u32, dsr_flows: u32) -> u64 {
+    let entries = (2 * u64::from(max_flows) + u64::from(dsr_flows)) * 100 / 80;
     entries.div_ceil(BUCKET_ENTRIES).next_power_of_two() * BUCKET_BYTES
 }

@@ -3,7 +3,7 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 
 use super::findings::Findings;
-use crate::config::{NodeConfig, PairFile, Parsed, Role};
+use crate::config::{Mode, NodeConfig, PairFile, Parsed, Role};
 
 /// An interface of the machine the files are for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -108,6 +108,7 @@ pub fn lint_host(node: &mut Parsed<NodeConfig>, pair: &mut PairFile, interfaces:
     }
     if !node.is_draft() {
         vips(node, file, interfaces, &mut of_pair);
+        direct(node, file, interfaces, &mut of_pair);
     }
     of_node.file(node);
     of_pair.file(&mut pair.parsed);
@@ -159,6 +160,33 @@ fn vips(node: &Parsed<NodeConfig>, file: &PairFile, interfaces: &[HostInterface]
                 message,
                 "right only if a router sends it there",
             );
+        }
+    }
+}
+
+/// In `dsr` a frame goes to the server as it is, and a router would send the packet back to the VIP's owner.
+fn direct(node: &Parsed<NodeConfig>, file: &PairFile, interfaces: &[HostInterface], findings: &mut Findings) {
+    let legs = node.config.legs.iter().filter(|leg| leg.role != Role::Peer);
+    let networks: Vec<&IpNet> = legs
+        .flat_map(|leg| connected(interfaces, &leg.interface))
+        .collect();
+    if networks.is_empty() {
+        return;
+    }
+    for (index, service) in file.parsed.config.services.iter().enumerate() {
+        if !service.has_mode(Mode::Dsr) {
+            continue;
+        }
+        for (place, server) in service.servers.iter().enumerate() {
+            if !networks.iter().any(|net| net.contains(&server.address)) {
+                let message = "in no network of a leg: mode \"dsr\" reaches servers on the same segment only";
+                findings.error(
+                    "dsr-off-link",
+                    format!("{}.address", file.server_path(index, place)),
+                    message,
+                    "write mode = \"l3-dsr\" for servers behind a router",
+                );
+            }
         }
     }
 }

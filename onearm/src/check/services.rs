@@ -40,13 +40,15 @@ pub(super) fn judge(file: &PairFile, findings: &mut Findings) {
                 );
             }
         }
-        match service.mode {
-            Mode::Dnat => dnat(file, index, service, &networks, findings),
-            Mode::BothNat if file.parsed.says(&format!("{path}.hairpin")) => {
-                let message = "has no effect: both-nat translates every client";
-                findings.warn("no-effect", format!("{path}.hairpin"), message, "remove the key");
-            }
-            Mode::BothNat => {}
+        if service.has_mode(Mode::Dnat) {
+            dnat(file, index, service, &networks, findings);
+        } else if file.parsed.says(&format!("{path}.hairpin")) {
+            let message = "has no effect: only dnat makes a difference between clients";
+            findings.warn("no-effect", format!("{path}.hairpin"), message, "remove the key");
+        }
+        if !service.translates_source() && file.parsed.says(&format!("{path}.snat")) {
+            let message = "has no effect: nothing gets another source in this mode";
+            findings.warn("no-effect", format!("{path}.snat"), message, "remove the key");
         }
     }
     ports(file, findings);
@@ -168,10 +170,6 @@ fn dnat(file: &PairFile, index: usize, service: &ServiceConfig, networks: &[IpNe
                     message,
                     "write hairpin = \"auto\"",
                 );
-            }
-            if file.parsed.says(&format!("{path}.snat")) {
-                let message = "has no effect: nothing is translated in dnat with hairpin = \"off\"";
-                findings.warn("no-effect", format!("{path}.snat"), message, "remove the key");
             }
         }
         Hairpin::Listed(prefixes) => {

@@ -50,6 +50,13 @@ pub(super) fn judge(file: &PairFile, findings: &mut Findings) {
         Hairpin::Auto | Hairpin::Off => 0,
     });
     most("limit", "hairpin prefixes", listed.sum(), limits::PREFIXES);
+    let clients = pair.services.iter().flat_map(|s| &s.mode_for);
+    most(
+        "limit",
+        "prefixes of clients with a mode of their own",
+        clients.map(|rule| rule.clients.len()).sum(),
+        limits::PREFIXES,
+    );
     most(
         "limit",
         "direct prefixes",
@@ -61,6 +68,15 @@ pub(super) fn judge(file: &PairFile, findings: &mut Findings) {
         findings.error(
             "half-open",
             "limits.half_open",
+            message,
+            "write at most max_flows",
+        );
+    }
+    if pair.limits.dsr_flows > pair.limits.max_flows {
+        let message = format!("more affinities than flows ({})", pair.limits.max_flows);
+        findings.error(
+            "dsr-flows",
+            "limits.dsr_flows",
             message,
             "write at most max_flows",
         );

@@ -77,6 +77,20 @@ fn a_leg_without_address_or_with_another_network_is_told() {
 }
 
 #[test]
+fn a_dsr_server_is_on_the_network_of_a_leg() {
+    let dsr = include_str!("../../../etc/examples/pair-dsr.toml");
+    assert_eq!(
+        on_a_machine_with(&["192.168.100.2/24"], NODE, dsr),
+        [],
+        "the far one has a tunnel"
+    );
+    let far = dsr.replace("192.168.100.11\"", "192.168.101.11\"");
+    let expected = [("dsr-off-link", "service[0].server[1].address".to_owned())];
+    assert_eq!(on_a_machine_with(&["192.168.100.2/24"], NODE, &far), expected);
+    assert_eq!(on_a_machine_with(&["192.168.100.2/23"], NODE, &far), []);
+}
+
+#[test]
 fn with_several_service_legs_a_vip_needs_a_network_or_a_name() {
     let node = format!("{NODE}\n[[leg]]\nname = \"two\"\ninterface = \"eth1\"\n");
     assert_eq!(
@@ -125,7 +139,7 @@ fn capacity_is_snat_ports_times_addresses_and_the_table_has_room_to_spare() {
     assert_eq!(of_ranges.services[0].per_server, Some(1_000 + 32_768));
     assert_eq!((capacity.vips, capacity.servers), (2, 3));
     for max_flows in [1_024, 100_000, 1_000_000, 16_000_000] {
-        let entries = flow_table_bytes(max_flows) / (17 * 64) * 16;
+        let entries = flow_table_bytes(max_flows, 0) / (17 * 64) * 16;
         let used = u64::from(max_flows) * 2;
         assert!(
             used * 100 <= entries * 80,

@@ -6,7 +6,7 @@ use clap::Args;
 use super::Daemon;
 use super::exit::{Exit, Failure};
 use super::output::{self, grouped, span};
-use crate::control::{FlowList, FlowQuery, MAX_FLOWS};
+use crate::control::{FlowEntry, FlowList, FlowQuery, MAX_FLOWS};
 
 #[derive(Debug, Args)]
 pub(super) struct FlowArgs {
@@ -42,17 +42,22 @@ pub(super) fn run(args: &FlowArgs) -> Result<Exit, Failure> {
     Ok(Exit::Ok)
 }
 
+fn mode(flow: &FlowEntry) -> &str {
+    if flow.hairpin { "hairpin" } else { &flow.mode }
+}
+
 /// Two lines a flow: the client's view, then the server's.
 pub(super) fn show(list: &FlowList) -> String {
     let mut text = String::new();
     for flow in &list.flows {
         let _ignored = writeln!(
             text,
-            "{:<4} {:>21} → {:<21}  {:<11} {}",
+            "{:<4} {:>21} → {:<21}  {:<11} {:<8} {}",
             flow.protocol,
             flow.client.to_string(),
             flow.vip.to_string(),
             flow.state,
+            mode(flow),
             flow.service.as_deref().unwrap_or("-"),
         );
         let _ignored = writeln!(

@@ -39,7 +39,7 @@ pub(super) fn show(services: &[ServiceStatus]) -> String {
             service.vip,
             service.protocol,
             service.ports.join(","),
-            service.mode,
+            modes(service),
             service.scheduler,
             if has_server(service) { "" } else { ": NO SERVER" },
         );
@@ -70,6 +70,15 @@ pub(super) fn show(services: &[ServiceStatus]) -> String {
     }
     if services.is_empty() {
         text.push_str("no services\n");
+    }
+    text
+}
+
+/// The mode, and which clients have another.
+fn modes(service: &ServiceStatus) -> String {
+    let mut text = service.mode.clone();
+    for rule in &service.mode_for {
+        let _ignored = write!(text, " ({} for {})", rule.mode, rule.clients.join(" "));
     }
     text
 }

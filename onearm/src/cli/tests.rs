@@ -107,6 +107,10 @@ fn servers() -> Vec<ServiceStatus> {
             protocol: "tcp".into(),
             ports: vec!["80".into(), "8000-8100".into()],
             mode: "dnat".into(),
+            mode_for: vec![ClientsMode {
+                clients: vec!["10.9.0.0/16".into()],
+                mode: "dsr".into(),
+            }],
             scheduler: "maglev".into(),
             traffic: Traffic::default(),
             open: 0,
@@ -128,6 +132,7 @@ fn servers() -> Vec<ServiceStatus> {
             protocol: "udp".into(),
             ports: vec!["53".into()],
             mode: "both-nat".into(),
+            mode_for: Vec::new(),
             scheduler: "wrr".into(),
             traffic: Traffic::default(),
             open: 0,
@@ -244,7 +249,7 @@ fn services_fit_80_columns_and_a_service_without_server_stands_out() {
     let text = services::show(&servers());
     let text = fits(&text);
     assert!(
-        text.contains("web: 192.168.100.100 tcp 80,8000-8100, dnat, maglev\n"),
+        text.contains("web: 192.168.100.100 tcp 80,8000-8100, dnat (dsr for 10.9.0.0/16), maglev\n"),
         "{text}"
     );
     assert!(
@@ -266,6 +271,8 @@ fn flows_show_both_sides_of_the_translation() {
         client: at(250, 65_535),
         vip: at(100, 65_535),
         server: at(210, 65_535),
+        mode: "dnat".into(),
+        hairpin: true,
         snat: Some(at(100, 65_535)),
         service: Some("web".into()),
         state: "established".into(),
@@ -273,6 +280,8 @@ fn flows_show_both_sides_of_the_translation() {
         expires_ms: 899_000,
     };
     let direct = FlowEntry {
+        mode: "l3-dsr".into(),
+        hairpin: false,
         snat: None,
         service: None,
         ..flow.clone()
@@ -284,9 +293,9 @@ fn flows_show_both_sides_of_the_translation() {
     assert_eq!(
         fits(&text),
         "\
-tcp  192.168.100.250:65535 → 192.168.100.100:65535  established web
+tcp  192.168.100.250:65535 → 192.168.100.100:65535  established hairpin  web
      192.168.100.100:65535 → 192.168.100.210:65535  idle 1.5 s, ends 14 m 59 s
-tcp  192.168.100.250:65535 → 192.168.100.100:65535  established -
+tcp  192.168.100.250:65535 → 192.168.100.100:65535  established l3-dsr   -
      192.168.100.250:65535 → 192.168.100.210:65535  idle 1.5 s, ends 14 m 59 s
 2 of 1,234,567 flows
 "

@@ -28,7 +28,7 @@ pub const SNAT_SOURCES: usize = 8_192;
 pub const OWNED: usize = 8_192;
 /// Most gateway addresses.
 pub const GATEWAYS: usize = 256;
-/// Most prefixes in one list (`direct`, `hairpin`).
+/// Most prefixes in one list (`direct`, `hairpin`, `mode_for.clients`), and most elements of `mode_for`.
 pub const PREFIXES_PER_LIST: usize = 64;
 /// Most prefixes in all lists of one kind.
 pub const PREFIXES: usize = 4_096;
@@ -58,6 +58,8 @@ pub const ANNOUNCE_REFRESH: RangeInclusive<Duration> = Duration::from_secs(1)..=
 pub const MAX_FLOWS: RangeInclusive<u64> = 1_024..=16_000_000;
 /// `limits.half_open`.
 pub const HALF_OPEN: RangeInclusive<u64> = 64..=16_000_000;
+/// `limits.dsr_flows`.
+pub const DSR_FLOWS: RangeInclusive<u64> = 0..=16_000_000;
 /// `service.idle_timeout`.
 pub const IDLE_TIMEOUT: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_hours(7 * 24);
 /// `service.max_connections`, `max_new_per_second`, `max_per_source`.

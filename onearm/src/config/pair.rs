@@ -6,6 +6,7 @@ use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 use sha2::Digest as _;
 
+use super::mode::{Mode, ModeFor, Tunnel};
 use super::port_range::PortRange;
 
 /// `pair.toml`: what both nodes share.
@@ -131,6 +132,8 @@ pub struct Limits {
     pub max_flows: u32,
     /// Half-open flows among them, 64–`max_flows`.
     pub half_open: u32,
+    /// Affinities of `dsr` and `l3-dsr` beside them, 0–`max_flows`; 0 = none is kept.
+    pub dsr_flows: u32,
 }
 
 /// One `[[gateway]]`.
@@ -161,6 +164,10 @@ pub struct ServiceConfig {
     pub ports: Vec<PortRange>,
     /// What is rewritten.
     pub mode: Mode,
+    /// Clients for which it is something else.
+    pub mode_for: Vec<ModeFor>,
+    /// Outer header in [`Mode::L3Dsr`].
+    pub tunnel: Tunnel,
     /// Translation of clients next to their server; of use in [`Mode::Dnat`] only.
     pub hairpin: Hairpin,
     /// How a server is chosen.
@@ -180,11 +187,6 @@ pub struct ServiceConfig {
 }
 
 impl ServiceConfig {
-    /// Whether some flows of it get another source address.
-    pub fn translates_source(&self) -> bool {
-        self.mode == Mode::BothNat || self.hairpin != Hairpin::Off
-    }
-
     /// Port a server is checked at: that of the check, else of the server, else the first of the service.
     pub fn check_port(&self, server: &ServerConfig) -> u16 {
         let configured = self.check.as_ref().and_then(|check| check.port).or(server.port);
@@ -250,26 +252,6 @@ impl Protocol {
         match self {
             Self::Tcp => 6,
             Self::Udp => 17,
-        }
-    }
-}
-
-/// What a service rewrites.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Mode {
-    /// Source and destination.
-    BothNat,
-    /// Destination; servers answer through the gateway address.
-    Dnat,
-}
-
-impl Mode {
-    /// As written in the file.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::BothNat => "both-nat",
-            Self::Dnat => "dnat",
         }
     }
 }

@@ -3,7 +3,7 @@ use std::time::Duration;
 
 use super::diagnostic::Diagnostic;
 use super::limits;
-use super::pair::{Auth, GatewayConfig, HaConfig, Limits, PairConfig};
+use super::pair::{Auth, GatewayConfig, HaConfig, Limits, PairConfig, ServiceConfig};
 use super::service_file;
 use super::source::{Parsed, Source};
 use super::walk::{Field, Keys, Table, Walk, walk};
@@ -29,7 +29,7 @@ pub(super) const HA: Keys = Keys {
     ],
 };
 pub(super) const LIMITS: Keys = Keys {
-    known: &["max_flows", "half_open"],
+    known: &["max_flows", "half_open", "dsr_flows"],
     later: &[],
 };
 pub(super) const GATEWAY: Keys = Keys {
@@ -43,7 +43,10 @@ const DEFAULT_ANNOUNCE_REFRESH: Duration = Duration::from_mins(1);
 const DEFAULT_LIMITS: Limits = Limits {
     max_flows: 1_000_000,
     half_open: 65_536,
+    dsr_flows: 0,
 };
+/// Where servers answer clients themselves, there is room for one affinity beside so many flows.
+const FLOWS_PER_AFFINITY: u32 = 4;
 
 /// A `pair.toml` that has been read.
 #[derive(Clone, Debug)]
@@ -130,7 +133,7 @@ fn read(walk: &mut Walk<'_>, table: &Table<'_>) -> Places {
         walk.integer(field, 1..=1)
     });
     let ha = walk.need(table, "ha", "write ha = { vrid = 51, auth = \"none\" }", ha);
-    let limits = walk.or(table, "limits", DEFAULT_LIMITS, table_sizes);
+    let (limits, dsr_flows) = walk.or(table, "limits", (DEFAULT_LIMITS, None), table_sizes);
     let gateways = walk.may(table, "gateway", |walk, field| {
         walk.each(field, limits::GATEWAYS, gateway)
     });
@@ -154,9 +157,17 @@ fn read(walk: &mut Walk<'_>, table: &Table<'_>) -> Places {
         );
         ha.announce.extend(owned.next());
     }
+    let affinities = if service_configs.iter().any(ServiceConfig::is_direct) {
+        limits.max_flows / FLOWS_PER_AFFINITY
+    } else {
+        0
+    };
     let config = PairConfig {
         ha,
-        limits,
+        limits: Limits {
+            dsr_flows: dsr_flows.unwrap_or(affinities),
+            ..limits
+        },
         gateways,
         services: service_configs,
     };
@@ -226,7 +237,8 @@ fn advert_interval(walk: &mut Walk<'_>, field: &Field<'_>) -> Option<Duration> {
     Some(interval)
 }
 
-fn table_sizes(walk: &mut Walk<'_>, field: &Field<'_>) -> Option<Limits> {
+/// Sizes, and that of the affinities if the file says it.
+fn table_sizes(walk: &mut Walk<'_>, field: &Field<'_>) -> Option<(Limits, Option<u32>)> {
     let table = walk.table(field, LIMITS)?;
     let max_flows = walk.or(&table, "max_flows", DEFAULT_LIMITS.max_flows, |walk, field| {
         u32::try_from(walk.integer(field, limits::MAX_FLOWS)?).ok()
@@ -237,7 +249,15 @@ fn table_sizes(walk: &mut Walk<'_>, field: &Field<'_>) -> Option<Limits> {
         DEFAULT_LIMITS.half_open.min(max_flows),
         |walk, field| u32::try_from(walk.integer(field, limits::HALF_OPEN)?).ok(),
     );
-    Some(Limits { max_flows, half_open })
+    let dsr_flows = walk.may(&table, "dsr_flows", |walk, field| {
+        u32::try_from(walk.integer(field, limits::DSR_FLOWS)?).ok()
+    });
+    let limits = Limits {
+        max_flows,
+        half_open,
+        ..DEFAULT_LIMITS
+    };
+    Some((limits, dsr_flows))
 }
 
 fn gateway(walk: &mut Walk<'_>, field: &Field<'_>) -> Option<GatewayConfig> {

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use super::limits;
+use super::mode_file;
 use super::pair::{
-    Check, Hairpin, Mode, OnServerDown, Protocol, Scheduler, ServerConfig, ServiceConfig, ServiceLimits,
-    SnatSource,
+    Check, Hairpin, OnServerDown, Protocol, Scheduler, ServerConfig, ServiceConfig, ServiceLimits, SnatSource,
 };
 use super::port_range::PortRange;
 use super::walk::{Field, Keys, Table, Walk};
@@ -21,6 +21,10 @@ pub(super) const SERVICE: Keys = Keys {
         "protocol",
         "ports",
         "mode",
+        "mode_for",
+        "tunnel",
+        "tunnel_port",
+        "tunnel_sources",
         "hairpin",
         "scheduler",
         "snat",
@@ -36,7 +40,6 @@ pub(super) const SERVICE: Keys = Keys {
         "server",
     ],
     later: &[
-        ("mode_for", "modes by client (mode_for) are not in this build"),
         ("group", GROUP_SENTENCE),
         ("sync_after", "flow sync is not in this build"),
         ("egress", "outgoing addresses (egress) are not in this build"),
@@ -72,7 +75,9 @@ pub(super) fn service(walk: &mut Walk<'_>, field: &Field<'_>) -> Option<(Service
         |walk, field| walk.choice(field, &[("tcp", Protocol::Tcp), ("udp", Protocol::Udp)], &[]),
     );
     let ports = walk.need(&table, "ports", "write ports = [80] or [\"8000-8100\"]", ports);
-    let mode = walk.need(&table, "mode", "write mode = \"dnat\" or \"both-nat\"", mode);
+    let mode = mode_file::mode(walk, &table);
+    let mode_for = mode_file::mode_for(walk, &table);
+    let tunnel = mode_file::tunnel(walk, &table);
     let hairpin = walk.or(&table, "hairpin", Hairpin::Auto, hairpin);
     let schedulers = [
         ("maglev", Scheduler::Maglev),
@@ -119,6 +124,8 @@ pub(super) fn service(walk: &mut Walk<'_>, field: &Field<'_>) -> Option<(Service
         protocol: protocol?,
         ports: ports?,
         mode: mode?,
+        mode_for,
+        tunnel,
         hairpin,
         scheduler,
         snat,
@@ -210,21 +217,6 @@ fn both_nodes_have_a_port(walk: &mut Walk<'_>, field: &Field<'_>, range: PortRan
         return None;
     }
     Some(range)
-}
-
-fn mode(walk: &mut Walk<'_>, field: &Field<'_>) -> Option<Mode> {
-    let later = [
-        ("dsr", "direct server return (dsr) is not in this build"),
-        (
-            "l3-dsr",
-            "direct server return by tunnel (l3-dsr) is not in this build",
-        ),
-    ];
-    walk.choice(
-        field,
-        &[("both-nat", Mode::BothNat), ("dnat", Mode::Dnat)],
-        &later,
-    )
 }
 
 fn hairpin(walk: &mut Walk<'_>, field: &Field<'_>) -> Option<Hairpin> {

@@ -8,6 +8,7 @@ use super::*;
 const NODE: &str = include_str!("../../../etc/examples/node-lb1.toml");
 const PAIR: &str = include_str!("../../../etc/examples/pair.toml");
 const BOTH_NAT: &str = include_str!("../../../etc/examples/pair-both-nat.toml");
+const DSR: &str = include_str!("../../../etc/examples/pair-dsr.toml");
 const GATEWAY: &str = include_str!("../../../etc/examples/pair-gateway.toml");
 
 /// Both files as the daemon judges them.
@@ -231,6 +232,37 @@ fn a_snat_source_has_a_range_of_its_own_or_that_of_the_service() {
 }
 
 #[test]
+fn each_client_has_a_mode_and_each_tunnel_its_header() {
+    let pair = config(DSR);
+    let [video, dns] = &*pair.services else { panic!() };
+    assert_eq!(video.modes().collect::<Vec<_>>(), [Mode::Dsr, Mode::BothNat]);
+    assert_eq!(video.mode_for[0].clients[0].to_string(), "10.9.0.0/16");
+    assert!(video.is_direct() && video.translates_source() && !video.has_mode(Mode::Dnat));
+    assert!(dns.is_direct() && !dns.translates_source());
+    assert_eq!(
+        (video.tunnel.kind, dns.tunnel.kind, dns.tunnel.port),
+        (TunnelKind::Ipip, TunnelKind::Gue, 6_080)
+    );
+    assert_eq!(dns.tunnel.sources.unwrap().to_string(), "10.255.0.0/24");
+    let owned: Vec<_> = pair.owned_addresses().iter().map(ToString::to_string).collect();
+    assert_eq!(owned, ["192.168.100.90", "192.168.100.100", "192.168.100.101"]);
+}
+
+#[test]
+fn affinities_have_room_only_where_servers_answer_themselves() {
+    let of = |text: &str| config(text).limits.dsr_flows;
+    assert_eq!(of(PAIR), 0);
+    assert_eq!(of(DSR), 200_000);
+    let unsaid = DSR.replace("dsr_flows =", "# ");
+    assert_eq!(of(&unsaid), 50_000);
+    assert_eq!(of(&DSR.replace("dsr_flows = 200_000", "dsr_flows = 0")), 0);
+    assert_eq!(
+        rules(&DSR.replace("dsr_flows = 200_000", "dsr_flows = 200_001")),
+        ["dsr-flows"]
+    );
+}
+
+#[test]
 fn a_service_without_a_check_keeps_its_leg_from_the_gateway_or_says_so() {
     let pair = config(PAIR);
     assert_eq!(
@@ -267,7 +299,7 @@ fn the_digest_is_of_the_meaning_and_not_of_the_text() {
 
 #[test]
 fn a_configuration_survives_json() {
-    for text in [PAIR, BOTH_NAT, GATEWAY] {
+    for text in [PAIR, BOTH_NAT, DSR, GATEWAY] {
         let pair = config(text);
         let json = serde_json::to_string(&pair).unwrap();
         assert_eq!(serde_json::from_str::<PairConfig>(&json).unwrap(), pair);
@@ -511,6 +543,7 @@ fn every_key_and_every_rule_is_documented() {
         service_file::SERVICE,
         service_file::CHECK,
         service_file::SERVER,
+        mode_file::MODE_FOR,
     ] {
         for key in keys.known {
             let forms = [
@@ -582,7 +615,7 @@ proptest! {
     #[test]
     fn prop_no_mutation_of_a_good_file_panics_or_is_refused_without_a_reason(
         node in mutated(NODE),
-        pair in prop_oneof![mutated(PAIR), mutated(BOTH_NAT), mutated(GATEWAY)],
+        pair in prop_oneof![mutated(PAIR), mutated(BOTH_NAT), mutated(DSR), mutated(GATEWAY)],
     ) {
         let (node, pair) = judge(&node, &pair);
         for diagnostic in node.diagnostics.iter().chain(&pair.parsed.diagnostics) {

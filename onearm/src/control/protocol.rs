@@ -110,6 +110,10 @@ pub struct FlowEntry {
     pub vip: SocketAddr,
     /// Who answers.
     pub server: SocketAddr,
+    /// `both-nat`, `dnat`, `dsr` or `l3-dsr`.
+    pub mode: String,
+    /// Translated as in `both-nat`, because client and server are neighbours.
+    pub hairpin: bool,
     /// Source the server sees; `None` = the client's own.
     pub snat: Option<SocketAddr>,
     /// Name of the service; `None` = it is no longer configured.

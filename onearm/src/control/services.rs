@@ -15,8 +15,11 @@ pub struct ServiceStatus {
     pub protocol: String,
     /// Ports and ranges as in the file: `80`, `8000-8100`.
     pub ports: Vec<String>,
-    /// `both-nat` or `dnat`.
+    /// `both-nat`, `dnat`, `dsr` or `l3-dsr`.
     pub mode: String,
+    /// Clients with another mode.
+    #[serde(default)]
+    pub mode_for: Vec<ClientsMode>,
     /// `maglev`, `wrr`, `wlc` or `source-hash`.
     pub scheduler: String,
     /// Counters of the whole service since the daemon started.
@@ -27,6 +30,15 @@ pub struct ServiceStatus {
     pub refusals: Refusals,
     /// Its servers in the order of the file.
     pub servers: Vec<ServerStatus>,
+}
+
+/// Clients that have a mode of their own.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ClientsMode {
+    /// Prefixes as in the file.
+    pub clients: Vec<String>,
+    /// As [`ServiceStatus::mode`].
+    pub mode: String,
 }
 
 /// One server of a service.

@@ -8,10 +8,10 @@ use onearm_dataplane::{
     Dataplane, FlowFilter, FlowInfo, FlowTable, LeaseCell, Protocol, ServiceTraffic, Traffic as Counted,
 };
 
-use crate::config::{Loaded, ServerConfig, ServiceConfig};
+use crate::config::{Loaded, Mode, ModeFor, ServerConfig, ServiceConfig};
 use crate::control::{
-    ConfigStatus, ControlBackend, DataplaneStatus, EventList, EventQuery, FlowEntry, FlowList, FlowQuery,
-    HaStatus, LeaseStatus, NodeState, NodeStatus, PeerStatus, ProbeRequest, ProbeResult, Refusal,
+    ClientsMode, ConfigStatus, ControlBackend, DataplaneStatus, EventList, EventQuery, FlowEntry, FlowList,
+    FlowQuery, HaStatus, LeaseStatus, NodeState, NodeStatus, PeerStatus, ProbeRequest, ProbeResult, Refusal,
     RefusalKind, ServerHealth, ServerStatus, ServiceStatus, Status, Traffic,
 };
 use crate::health::{Health, ServerKey, effective_weight};
@@ -195,6 +195,7 @@ fn service_status(
         protocol: service.protocol.as_str().to_owned(),
         ports: service.ports.iter().map(ToString::to_string).collect(),
         mode: service.mode.as_str().to_owned(),
+        mode_for: service.mode_for.iter().map(clients_mode).collect(),
         scheduler: service.scheduler.as_str().to_owned(),
         traffic: traffic.map(|t| counted(&t.traffic)).unwrap_or_default(),
         open: traffic.map_or(0, |t| t.open),
@@ -204,6 +205,13 @@ fn service_status(
             .iter()
             .map(|s| server_status(service, s, traffic, health))
             .collect(),
+    }
+}
+
+fn clients_mode(rule: &ModeFor) -> ClientsMode {
+    ClientsMode {
+        clients: rule.clients.iter().map(ToString::to_string).collect(),
+        mode: rule.mode.as_str().to_owned(),
     }
 }
 
@@ -259,6 +267,15 @@ fn flow_entry(flow: &FlowInfo, services: &[ServiceConfig]) -> FlowEntry {
         client: flow.client,
         vip: flow.vip,
         server: flow.server,
+        mode: match flow.mode {
+            onearm_dataplane::Mode::BothNat => Mode::BothNat,
+            onearm_dataplane::Mode::Dnat => Mode::Dnat,
+            onearm_dataplane::Mode::Dsr => Mode::Dsr,
+            onearm_dataplane::Mode::L3Dsr => Mode::L3Dsr,
+        }
+        .as_str()
+        .to_owned(),
+        hairpin: flow.hairpin,
         snat: Some(flow.source).filter(|s: &SocketAddr| *s != flow.client),
         service: services.iter().find(called).map(|s| s.name.clone()),
         state: match flow.state {

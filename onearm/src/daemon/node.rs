@@ -423,6 +423,8 @@ impl Node {
             "addresses",
             plan::held_by_the_kernel(configured, &self.loaded.pair, picture),
         );
+        self.board
+            .warn("servers", plan::off_link(configured, &self.loaded.pair, picture));
         self.board.facts().legs = status;
     }
 

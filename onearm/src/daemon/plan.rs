@@ -1,11 +1,13 @@
 //! What the configuration and the kernel's state ask of each crate: pure functions, one file a crate.
 
+mod direct;
 mod election;
 mod health;
 mod kernel;
 mod mirror;
 mod tables;
 
+pub(crate) use direct::off_link;
 pub(crate) use election::{election_leg, ha_config, own_address, socket_address};
 pub(crate) use health::turned;
 pub(crate) use kernel::{LegUse, desired};

@@ -144,8 +144,7 @@ async fn serve(options: &Options, loaded: Loaded) -> anyhow::Result<()> {
             max_flows: loaded.pair.limits.max_flows,
             max_flows6: 0,
             half_open: loaded.pair.limits.half_open,
-            // No mode of this build's configuration needs affinities.
-            dsr_flows: 0,
+            dsr_flows: loaded.pair.limits.dsr_flows,
         },
         node: loaded.node.id,
         pair_key: pair_key(&loaded.pair),

@@ -99,9 +99,15 @@ fn service(node: NodeId, service: &ServiceConfig, is_up: impl Fn(usize) -> bool)
             config::Protocol::Udp => Protocol::Udp,
         },
         ports: service.ports.iter().map(|p| p.first()..=p.last()).collect(),
-        mode: match service.mode {
-            config::Mode::BothNat => Mode::BothNat,
-            config::Mode::Dnat => Mode::Dnat,
+        mode: mode(service.mode),
+        mode_for: service
+            .mode_for
+            .iter()
+            .flat_map(|rule| rule.clients.iter().map(|net| (*net, mode(rule.mode))))
+            .collect(),
+        tunnel: TunnelSpec {
+            gue_port: (service.tunnel.kind == config::TunnelKind::Gue).then_some(service.tunnel.port),
+            sources: service.tunnel.sources,
         },
         scheduler: match service.scheduler {
             config::Scheduler::Maglev => Scheduler::Maglev,
@@ -117,8 +123,6 @@ fn service(node: NodeId, service: &ServiceConfig, is_up: impl Fn(usize) -> bool)
         group: GroupId::FIRST,
         snat: sources.filter_map(pool).collect(),
         idle_timeout: service.idle_timeout,
-        mode_for: Vec::new(),
-        tunnel: TunnelSpec::default(),
         limits: LimitsSpec {
             max_connections: service.limits.max_connections,
             max_new_per_second: service.limits.max_new_per_second,
@@ -136,6 +140,15 @@ fn service(node: NodeId, service: &ServiceConfig, is_up: impl Fn(usize) -> bool)
             .enumerate()
             .map(|(i, s)| server(s, is_up(i)))
             .collect(),
+    }
+}
+
+const fn mode(mode: config::Mode) -> Mode {
+    match mode {
+        config::Mode::BothNat => Mode::BothNat,
+        config::Mode::Dnat => Mode::Dnat,
+        config::Mode::Dsr => Mode::Dsr,
+        config::Mode::L3Dsr => Mode::L3Dsr,
     }
 }
 

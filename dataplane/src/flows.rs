@@ -439,4 +439,6 @@ fn capacity(geometry: &Geometry) -> u64 {
 }
 
 #[cfg(test)]
+mod killed;
+#[cfg(test)]
 mod tests;

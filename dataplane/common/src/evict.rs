@@ -101,7 +101,7 @@ fn oldest_in<A: Header, T: Tables>(best: &mut Memory, tables: &T, bucket: u32, n
         let open = is_half_open(entry.proto(), entry.flags(), entry.own(), entry.other());
         // The age and the way in one number, so that there is one thing to remember.
         let score = (u64::from(ticks_since(now, entry.last_seen())) + 1) << 4 | u64::from(way);
-        if open && entry.incarnation() != 0 && score > best.get() {
+        if open && table::is_published(entry.incarnation()) && score > best.get() {
             best.set(score);
         }
     }

@@ -85,7 +85,7 @@ impl<A> FlowKey<A> {
 /// One direction of a flow: 64 bytes for IPv4, 128 for IPv6.
 ///
 /// `incarnation` is written last when an entry is published and zeroed first when it is removed; a reader takes it before
-/// and after the fields it uses and starts again (or misses) when the two differ. Zero: free or pending.
+/// and after the fields it uses and starts again (or misses) when the two differ. Not a flow's: [`crate::table::is_published`].
 #[repr(C, align(64))]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FlowEntry<A: Address = Addr> {
@@ -130,7 +130,8 @@ pub struct FlowEntry<A: Address = Addr> {
     pub stats: u16,
     /// Packets of this direction; wraps.
     pub packets: u32,
-    /// Which flow this is: node id << 56 | epoch << 40 | counter. The same in both entries; never 0 in a live one.
+    /// Which flow this is: node id << 56 | epoch << 40 | counter. The same in both entries; positive as a signed number in
+    /// a live one.
     pub incarnation: u64,
     /// Explicit padding, zero.
     pub _rest: A::Rest,
@@ -349,7 +350,7 @@ impl<A: Address> Default for Bucket<A> {
 pub mod lock {
     /// Set in the owner id of a user-space process; the lower 32 bits are its pid. Without it: CPU number + 1.
     ///
-    /// A program cannot end while it holds a lock; a process can. [`crate::table::break_lock`] frees what a dead one left.
+    /// A program cannot end while it holds a lock; a process can. [`crate::table::recover`] frees what a dead one left.
     pub const USER: u64 = 1 << 32;
 }
 

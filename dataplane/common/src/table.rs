@@ -9,6 +9,9 @@
 //!   holds two locks. The reply entry is reserved first (its uniqueness proves the source port), then, under the lock of
 //!   the forward key, the forward entry; then the reply is published, then the forward entry; or neither.
 //! - A removed flow is unpublished at the forward entry first; whoever does that frees both.
+//! - Who can be killed at any instruction ([`FlowMemory::MORTAL`]) marks what it works on: a way has the tag [`CLAIMED`] while
+//!   its content means nothing, and an entry [`MARKED`] in its incarnation while it is not, or no longer, part of a flow. A
+//!   program does neither, so that [`recover`] knows exactly what a dead process left, whatever programs do meanwhile.
 
 #![expect(
     unsafe_code,
@@ -16,12 +19,14 @@
 )]
 
 mod entry;
+mod recovery;
 mod single;
 mod tags;
 #[cfg(test)]
 mod tests;
 
 pub use entry::Entry;
+pub use recovery::{Recovered, recover};
 pub use single::{Scan, insert_single};
 use tags::Tags;
 
@@ -42,12 +47,25 @@ const WAY_TRIES: u32 = 4;
 /// half full, 8: 12 %).
 const FIRST_ENOUGH: u32 = 10;
 
+/// Tag of a way that a process has claimed and not yet filled, or is giving back. No key has it.
+const CLAIMED: u16 = u16::MAX;
+/// Set in the incarnation of an entry that a process is making or removing.
+const MARKED: u64 = 1 << 63;
+
+/// True for the incarnation of an entry that is part of a flow, both directions of which are there or will be at once.
+#[inline(always)]
+pub const fn is_published(incarnation: u64) -> bool {
+    incarnation.cast_signed() > 0
+}
+
 /// Memory of the flow table and the atomic operations on it.
 ///
 /// # Safety
 /// `bucket` returns pointers to live, shared buckets, the same for the same index; `exchange` and `add` are atomic and
 /// sequentially consistent. Callers of the two pass pointers into such a bucket.
 pub unsafe trait FlowMemory {
+    /// True if who works on it can be killed at any instruction, as a process can and a program cannot.
+    const MORTAL: bool;
     /// Bucket of a family's table by number.
     fn bucket<A: Address>(&self, index: u32) -> Option<*mut Bucket<A>>;
     /// Compare-exchange; returns the value found.
@@ -78,7 +96,7 @@ pub struct Place {
     pub first: u32,
     /// Second candidate bucket; differs from the first if there is more than one.
     pub second: u32,
-    /// Tag, never 0.
+    /// Tag, 1 to 2^15.
     pub tag: u16,
 }
 
@@ -102,11 +120,10 @@ impl Geometry {
         } else {
             second
         };
-        let tag = (hash >> 48) as u16;
         Place {
             first,
             second,
-            tag: if tag == 0 { 1 } else { tag },
+            tag: (hash >> 49) as u16 + 1,
         }
     }
 }
@@ -226,7 +243,7 @@ pub fn find<A: Address, M: FlowMemory>(
     let first = memory.bucket(place.first)?;
     let likely = way(first, place.likely_way());
     let incarnation = likely.incarnation();
-    if incarnation != 0 && likely.key() == *key {
+    if is_published(incarnation) && likely.key() == *key {
         return Some(Found {
             at: place.first << 4 | place.likely_way(),
             incarnation,
@@ -259,7 +276,7 @@ fn find_in<A: Address>(
         let lowest = tags::lowest(candidates);
         let entry = way(bucket, lowest);
         let incarnation = entry.incarnation();
-        if (incarnation != 0 || !published) && entry.key() == *key {
+        if (is_published(incarnation) || !published) && entry.key() == *key {
             return Some(Found {
                 at: index << 4 | lowest,
                 incarnation,
@@ -294,16 +311,51 @@ fn unlock<A: Address>(bucket: *mut Bucket<A>) {
     unsafe { write_volatile(addr_of_mut!((*bucket).lock), 0) };
 }
 
-/// Frees the lock of a bucket if `owner`, which no longer runs, holds it. For user space at its start.
-pub fn break_lock<A: Address, M: FlowMemory>(memory: &M, bucket: u32, owner: u64) -> bool {
-    let Some(bucket) = memory.bucket::<A>(bucket) else {
-        return false;
-    };
-    // SAFETY: the word lies in a live bucket.
-    unsafe { memory.exchange(addr_of_mut!((*bucket).lock), owner, 0) == owner }
+/// The word of the tag line that holds the tag of a way.
+#[inline(always)]
+fn tag_word<A: Address>(bucket: *mut Bucket<A>, way: u32) -> *mut u64 {
+    // SAFETY: the tag words lie in a live bucket; the index is below 4.
+    unsafe {
+        addr_of_mut!((*bucket).tags)
+            .cast::<u64>()
+            .add((way as usize >> 2) & 3)
+    }
 }
 
-/// Takes a way for `place` in the emptier of its buckets. The caller holds the lock of the first one.
+/// A tag in the lane of a way.
+#[inline(always)]
+const fn lane(tag: u16, way: u32) -> u64 {
+    (tag as u64) << ((way & 3) << 4)
+}
+
+#[inline(always)]
+fn add_overflow<A: Address, M: FlowMemory>(memory: &M, bucket: *mut Bucket<A>, n: u64) {
+    // SAFETY: the word lies in a live bucket.
+    unsafe { memory.add(addr_of_mut!((*bucket).overflow), n) };
+}
+
+/// Takes a way for `place` in the emptier of its buckets and fills it. The caller holds the lock of the first one.
+#[inline(always)]
+fn take_and_fill<A: Address, M: FlowMemory>(
+    memory: &M,
+    place: Place,
+    first: *mut Bucket<A>,
+    content: &FlowEntry,
+) -> Result<Reserved<A>, NotInserted> {
+    let reserved = take_way(memory, place, first)?;
+    reserved.entry.fill(content);
+    if M::MORTAL
+        && let Some(bucket) = memory.bucket::<A>(reserved.at >> 4)
+    {
+        reserved.entry.publish(MARKED);
+        let less = lane(CLAIMED, reserved.at) - lane(place.tag, reserved.at);
+        // SAFETY: a word of a live bucket. The lane holds exactly `CLAIMED`, so that nothing is borrowed from the next.
+        unsafe { memory.add(tag_word(bucket, reserved.at), less.wrapping_neg()) };
+    }
+    Ok(reserved)
+}
+
+/// Takes a way for `place` in the emptier of its buckets.
 #[inline(always)]
 fn take_way<A: Address, M: FlowMemory>(
     memory: &M,
@@ -323,10 +375,17 @@ fn take_way<A: Address, M: FlowMemory>(
             return Err(NotInserted::Full);
         }
     }
+    let beyond = index != place.first;
+    if beyond {
+        // Before the way is taken: rather one too many than one too few, which would hide an entry.
+        add_overflow(memory, first, 1);
+    }
+    let mut reason = NotInserted::Contended;
     for _ in 0..WAY_TRIES {
         let free = Tags::read(bucket).free();
         if free == 0 {
-            return Err(NotInserted::Full);
+            reason = NotInserted::Full;
+            break;
         }
         let likely = place.likely_way();
         let chosen = if free >> likely & 1 != 0 {
@@ -334,22 +393,13 @@ fn take_way<A: Address, M: FlowMemory>(
         } else {
             tags::lowest(free)
         };
-        // SAFETY: the tag words lie in a live bucket; `chosen` < 16.
-        let word = unsafe {
-            addr_of_mut!((*bucket).tags)
-                .cast::<u64>()
-                .add((chosen as usize >> 2) & 3)
-        };
-        // SAFETY: as above.
+        let word = tag_word(bucket, chosen);
+        // SAFETY: the word lies in a live bucket.
         let old = unsafe { read_volatile(word) };
-        let shift = (chosen & 3) << 4;
-        let new = old | u64::from(place.tag) << shift;
+        let new = old | lane(if M::MORTAL { CLAIMED } else { place.tag }, chosen);
+        let is_free = old & lane(u16::MAX, chosen) == 0;
         // SAFETY: as above.
-        if (old >> shift) as u16 == 0 && unsafe { memory.exchange(word, old, new) } == old {
-            if index != place.first {
-                // SAFETY: the word lies in a live bucket.
-                unsafe { memory.add(addr_of_mut!((*first).overflow), 1) };
-            }
+        if is_free && unsafe { memory.exchange(word, old, new) } == old {
             return Ok(Reserved {
                 at: index << 4 | chosen,
                 place,
@@ -357,28 +407,40 @@ fn take_way<A: Address, M: FlowMemory>(
             });
         }
     }
-    Err(NotInserted::Contended)
+    if beyond {
+        add_overflow(memory, first, u64::MAX);
+    }
+    Err(reason)
 }
 
+/// Gives a way back whose entry is published no more.
 #[inline(always)]
 fn free_way<A: Address, M: FlowMemory>(memory: &M, at: u32, place: Place) {
     let Some(bucket) = memory.bucket::<A>(at >> 4) else {
         return;
     };
-    // SAFETY: the tag words lie in a live bucket.
-    let word = unsafe {
-        addr_of_mut!((*bucket).tags)
-            .cast::<u64>()
-            .add((at as usize >> 2) & 3)
-    };
-    // SAFETY: as above. The lane holds exactly this tag, so that nothing is borrowed from the next.
-    unsafe { memory.add(word, (u64::from(place.tag) << ((at & 3) << 4)).wrapping_neg()) };
+    let word = tag_word(bucket, at);
+    if M::MORTAL {
+        // SAFETY: a word of a live bucket. The lane holds exactly this tag: nothing is carried into the next.
+        unsafe { memory.add(word, lane(CLAIMED, at) - lane(place.tag, at)) };
+        free_claimed(memory, bucket, at);
+    } else {
+        // SAFETY: as above.
+        unsafe { memory.add(word, lane(place.tag, at).wrapping_neg()) };
+    }
     if at >> 4 != place.first
         && let Some(first) = memory.bucket::<A>(place.first)
     {
-        // SAFETY: the word lies in a live bucket.
-        unsafe { memory.add(addr_of_mut!((*first).overflow), u64::MAX) };
+        add_overflow(memory, first, u64::MAX);
     }
+}
+
+/// Gives a way back that only this process knows.
+#[inline(always)]
+fn free_claimed<A: Address, M: FlowMemory>(memory: &M, bucket: *mut Bucket<A>, at: u32) {
+    way(bucket, at).publish(0);
+    // SAFETY: a word of a live bucket, whose lane holds exactly `CLAIMED`.
+    unsafe { memory.add(tag_word(bucket, at), lane(CLAIMED, at).wrapping_neg()) };
 }
 
 /// Reserves the reply entry of a new flow. `owner`: see [`crate::flow::lock`].
@@ -401,11 +463,8 @@ pub fn reserve_reply<A: Address, M: FlowMemory>(
     let result = if is_present(memory, place, first, &key) {
         Err(NotInserted::ReplyTaken)
     } else {
-        take_way(memory, place, first)
+        take_and_fill(memory, place, first, reply)
     };
-    if let Ok(reserved) = &result {
-        reserved.entry.fill(reply);
-    }
     unlock(first);
     result
 }
@@ -457,10 +516,9 @@ pub fn insert_forward<A: Address, M: FlowMemory>(
     let result = if is_present(memory, place, first, &key) {
         Err(NotInserted::ForwardExists)
     } else {
-        take_way(memory, place, first)
+        take_and_fill(memory, place, first, forward)
     };
     if let Ok(reserved) = &result {
-        reserved.entry.fill(forward);
         reserved.entry.set_partner(reply.at);
         reply.entry.set_partner(reserved.at);
         reply.entry.publish(forward.incarnation);
@@ -507,7 +565,7 @@ pub fn remove<A: Address, M: FlowMemory>(
     at: u32,
     incarnation: u64,
 ) -> Option<Ended> {
-    if incarnation == 0 {
+    if !is_published(incarnation) {
         return None;
     }
     let here = entry_at::<A, M>(memory, at)?;
@@ -536,6 +594,7 @@ pub fn remove<A: Address, M: FlowMemory>(
 
 #[inline(always)]
 fn unpublish<A: Address, M: FlowMemory>(memory: &M, entry: Entry<A>, incarnation: u64) -> bool {
+    let after = if M::MORTAL { incarnation | MARKED } else { 0 };
     // SAFETY: the word lies in a live bucket.
-    unsafe { memory.exchange(entry.incarnation_word(), incarnation, 0) == incarnation }
+    unsafe { memory.exchange(entry.incarnation_word(), incarnation, after) == incarnation }
 }

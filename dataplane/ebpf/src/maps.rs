@@ -181,6 +181,8 @@ pub struct Kernel;
 
 // SAFETY: map values stay where they are; atomics of the BPF instruction set.
 unsafe impl FlowMemory for Kernel {
+    const MORTAL: bool = false;
+
     #[inline(always)]
     fn bucket<A: Address>(&self, index: u32) -> Option<*mut Bucket<A>> {
         if A::V6 {

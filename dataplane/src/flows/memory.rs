@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering, fence};
 use onearm_dataplane_common::addr::{Addr, Addr4, Address};
 use onearm_dataplane_common::flow::{Bucket, FlowEntry};
 use onearm_dataplane_common::maps::WAYS;
-use onearm_dataplane_common::table::{FlowMemory, taken_ways};
+use onearm_dataplane_common::table::{FlowMemory, is_published, taken_ways};
 
 use crate::mapping::Mapping;
 
@@ -70,13 +70,15 @@ impl Memory {
         let copy = self.raw::<A>(at)?;
         fence(Ordering::Acquire);
         let after = incarnation.load(Ordering::Relaxed);
-        (before != 0 && before == copy.incarnation && before == after).then_some(copy)
+        (is_published(before) && before == copy.incarnation && before == after).then_some(copy)
     }
 }
 
 // SAFETY: buckets lie in the mapping, which lives as long as `self`; the two operations are sequentially consistent
 // atomics on x86-64, where they pair with the programs' own.
 unsafe impl FlowMemory for Memory {
+    const MORTAL: bool = true;
+
     fn bucket<A: Address>(&self, index: u32) -> Option<*mut Bucket<A>> {
         let size = size_of::<Bucket<A>>();
         (index < self.len::<A>()).then(|| self.of::<A>().slice_ptr(index as usize * size, size).cast())

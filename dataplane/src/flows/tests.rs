@@ -67,7 +67,7 @@ fn net(addr: [u8; 4]) -> Addr {
 }
 
 /// The pair with IPv6 addresses.
-fn six(pair: (FlowEntry, FlowEntry)) -> (FlowEntry, FlowEntry) {
+pub(super) fn six(pair: (FlowEntry, FlowEntry)) -> (FlowEntry, FlowEntry) {
     let six = |addr: Addr| Addr([0x2001_0db8_u32.to_be(), 0, 0, addr.0[3]]);
     let entry = |e: FlowEntry| FlowEntry {
         saddr: six(e.saddr),
@@ -80,7 +80,7 @@ fn six(pair: (FlowEntry, FlowEntry)) -> (FlowEntry, FlowEntry) {
 }
 
 /// A pair as the programs make it: client n, its SNAT port 20,000 + n.
-fn pair(n: u16, proto: u8, state: FlowState, last_seen: (u32, u32)) -> (FlowEntry, FlowEntry) {
+pub(super) fn pair(n: u16, proto: u8, state: FlowState, last_seen: (u32, u32)) -> (FlowEntry, FlowEntry) {
     let [high, low] = n.to_be_bytes();
     let (client, vip, server) = (
         net([10, 0, high, low]),

@@ -4,8 +4,8 @@
 //! Such an entry is its own partner, so that whatever removes flows removes it like any other.
 
 use super::{
-    Ended, FlowMemory, Geometry, NotInserted, Place, entry_at, free_way, is_present, lock, take_way, unlock,
-    unpublish, ways,
+    Ended, FlowMemory, Geometry, NotInserted, Place, entry_at, free_way, is_present, is_published, lock,
+    take_and_fill, unlock, unpublish, ways,
 };
 use crate::{
     addr::Address,
@@ -48,11 +48,10 @@ pub fn insert_single<A: Address, M: FlowMemory>(
         Err(NotInserted::ForwardExists)
     } else {
         let gave_way = make_room::<A, M>(memory, geometry, place, flow.last_seen, most, scan);
-        take_way(memory, place, first).map(|reserved| (reserved, gave_way))
+        take_and_fill(memory, place, first, flow).map(|reserved| (reserved, gave_way))
     };
     if let Ok((reserved, _)) = &result {
         let entry = reserved.entry();
-        entry.fill(flow);
         entry.set_partner(reserved.at);
         entry.publish(flow.incarnation);
     }
@@ -76,7 +75,7 @@ fn make_room<A: Address, M: FlowMemory>(
     let mut taken = 0;
     for way in 0..WAYS as u32 {
         let entry = bucket.entry(way);
-        if entry.incarnation() == 0 {
+        if !is_published(entry.incarnation()) {
             continue;
         }
         taken += 1;
@@ -100,7 +99,7 @@ fn make_room<A: Address, M: FlowMemory>(
     let victim = entry_at::<A, M>(memory, at)?;
     let incarnation = victim.incarnation();
     // It may have gone, and its way may be another flow's by now.
-    if incarnation == 0 || victim.flags() & flags::DIRECT == 0 {
+    if !is_published(incarnation) || victim.flags() & flags::DIRECT == 0 {
         return None;
     }
     let key = victim.key();

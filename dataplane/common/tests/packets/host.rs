@@ -298,6 +298,8 @@ impl Engine for Host {
 
 // SAFETY: pointers into the boxed buckets; one thread.
 unsafe impl FlowMemory for Host {
+    const MORTAL: bool = false;
+
     fn bucket<A: Address>(&self, index: u32) -> Option<*mut Bucket<A>> {
         if A::V6 {
             self.buckets6.get(index as usize).map(|b| b.get().cast())

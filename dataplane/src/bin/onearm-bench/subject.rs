@@ -456,6 +456,8 @@ impl Drop for Memory {
 
 // SAFETY: pointers into the mapping; std atomics on aligned words.
 unsafe impl FlowMemory for Memory {
+    const MORTAL: bool = false;
+
     fn bucket<A: Address>(&self, index: u32) -> Option<*mut Bucket<A>> {
         // SAFETY: in bounds; only the IPv4 table is measured.
         (index < self.buckets && !A::V6).then(|| unsafe { self.start.add(index as usize) }.cast())

@@ -9,8 +9,8 @@
 //!   holds two locks. The reply entry is reserved first (its uniqueness proves the source port), then, under the lock of
 //!   the forward key, the forward entry; then the reply is published, then the forward entry; or neither.
 //! - A removed flow is unpublished at the forward entry first; whoever does that frees both.
-//! - Who can be killed at any instruction ([`FlowMemory::MORTAL`]) marks what it works on: a way has the tag [`CLAIMED`] while
-//!   its content means nothing, and an entry [`MARKED`] in its incarnation while it is not, or no longer, part of a flow. A
+//! - Who can be killed at any instruction ([`FlowMemory::MORTAL`]) marks what it works on: a way has a tag that no key has while
+//!   its content means nothing, and an entry a negative incarnation while it is not, or no longer, part of a flow. A
 //!   program does neither, so that [`recover`] knows exactly what a dead process left, whatever programs do meanwhile.
 
 #![expect(

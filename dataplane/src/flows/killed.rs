@@ -418,7 +418,7 @@ fn a_program_stalled_anywhere_while_another_works_leaves_both_directions_or_neit
         Act::Remove { by_reply: false },
         Act::Remove { by_reply: true },
     ] {
-        stalled_anywhere::<Addr4>(act, &of(7, false), 28);
+        stalled_anywhere::<Addr4>(act, &of(7, false), 12);
     }
 }
 

@@ -442,7 +442,7 @@ fn servers_that_hold_the_vip_have_no_other_port_family_or_source() {
         "{other_port:?}"
     );
     let family = direct(|s| s.servers[0].id.addr = "2001:db8::1".parse().unwrap());
-    assert!(matches!(family, TablesError::DirectFamily { .. }), "{family:?}");
+    assert!(matches!(family, TablesError::MixedFamilies { .. }), "{family:?}");
     let source = direct(|s| {
         s.mode_for = vec![("10.9.0.0/16".parse().unwrap(), Mode::BothNat)];
         s.snat = vec![SnatPoolSpec {

@@ -10,6 +10,7 @@ mod egress;
 mod fragments;
 mod hairpin;
 mod icmp_errors;
+mod joined;
 mod lease;
 mod legs;
 mod limits;
@@ -77,6 +78,7 @@ fn run_family<E: Engine>(engine: &mut E, v6: bool) {
         lease::cases(),
         legs::cases(),
         icmp_errors::cases(),
+        joined::cases(),
         limits::cases(),
         refusal::cases(),
         reopen::cases(),

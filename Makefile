@@ -35,8 +35,8 @@ lab: build ## A shell in a running lab (TOPOLOGY=one-arm)
 chaos: build ## Failover scenarios, RUNS each (default 5), at 1 s and 10 ms adverts
 	@xtask/chaos.sh
 
-fuzz: bpf ## Property tests with N random cases (default 1,000,000); F=word limits them, e.g. F=noise or F=advert
-	@N=$(or $(N),1000000) xtask/test.sh prop $(F)
+fuzz: bpf ## T=seconds: frames against the naive reference for so long; else property tests, N cases each (default 1,000,000), F=word limits them
+	@$(if $(T),SECONDS_TO_GO=$(T) xtask/test.sh fuzz,N=$(or $(N),1000000) xtask/test.sh prop $(F))
 
 bless: ## Rewrite the expectations of golden tests from what the code does now; read the diff
 	@ONEARM_BLESS=1 $(CARGO) test --locked -p onearm-netcfg -p onearm

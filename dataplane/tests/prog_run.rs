@@ -11,11 +11,11 @@ mod support;
 
 use cases::Talk;
 use kernel::Kernel;
-use onearm_dataplane_common::{counter::Counter, maps::proto};
+use onearm_dataplane_common::{addr::Addr, counter::Counter, maps::proto};
 use std::collections::HashSet;
 use support::{
     Engine, Setup, Verdict,
-    frames::{Body, End, end, ip},
+    frames::{Body, End, Frame, end, ip},
     model::ends,
     setup::{ROUTER_MAC, S1_MAC, ServiceSpec},
 };
@@ -70,6 +70,31 @@ fn b54_datagrams_that_race_for_their_flow_get_the_same_one() {
     assert_eq!(kernel.entries().len(), 2 * usize::from(rounds));
     assert_eq!(kernel.counter(Counter::Transmitted), 2 * u64::from(rounds) - lost);
     assert_eq!(kernel.counter(Counter::FlowCreated), u64::from(rounds));
+    assert!(kernel.counter(Counter::FlowRaceLost) > 0, "no race was met");
+}
+
+#[test]
+#[ignore = "needs root"]
+fn an_event_that_finds_no_room_is_counted() {
+    let mut kernel = Kernel::new();
+    let mut setup = Setup::classic();
+    // The whole world is on the link, and none of it is resolved.
+    setup.routes[0].2.gateway = Addr::NONE;
+    kernel.load(&setup);
+    // Nobody reads the ring, which has room for some four thousand.
+    for _ in 0..8 {
+        kernel.forget_pace();
+        for host in 0..4_096 {
+            let to = format!("10.0.{}.{}:9", host / 256, host % 256);
+            kernel.run(
+                &Frame::new(end("192.168.100.10:1"), end(&to), Body::Udp(true))
+                    .via(S1_MAC)
+                    .build(),
+            );
+        }
+    }
+    assert!(kernel.counter(Counter::EventLost) > 0);
+    assert_eq!(kernel.counter(Counter::NoNeighbour), 8 * 4_096);
 }
 
 #[test]

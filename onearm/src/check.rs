@@ -6,7 +6,6 @@
 mod addresses;
 mod capacity;
 mod election;
-mod families;
 mod findings;
 mod host;
 mod legs;
@@ -87,7 +86,6 @@ pub fn lint(node: &mut Parsed<NodeConfig>, pair: &mut PairFile) {
     election::judge(pair, &mut of_pair);
     addresses::judge(node, pair, &mut of_node, &mut of_pair);
     legs::judge(node, pair, &mut of_node, &mut of_pair);
-    families::judge(pair, &mut of_pair);
     services::judge(pair, &mut of_pair);
     modes::judge(pair, &mut of_pair);
     snat::judge(pair, &mut of_pair);

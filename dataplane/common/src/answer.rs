@@ -204,12 +204,13 @@ fn error<A: Header, P: Packet, T: Tables>(
     let arrival = &work.arrival;
     let to = &way_back(work, tables);
     let l3 = arrival.l3 as usize;
-    let headers = (arrival.l4 - arrival.l3) as usize & MOST_HEADERS;
-    let quoted = if (arrival.total as usize) < headers + QUOTED {
+    let headers = (arrival.l4 - arrival.l3) as usize;
+    let whole = if (arrival.total as usize) < headers + QUOTED {
         headers
     } else {
         headers + QUOTED
     };
+    let quoted = if whole < MOST_QUOTED { whole } else { MOST_QUOTED };
     let grow = A::LEN + icmp::LEN;
     if !packet.set_len(l3 + quoted) || !packet.move_start(grow.cast_signed()) {
         return discard(tables, Counter::Internal);
@@ -233,7 +234,7 @@ fn error<A: Header, P: Packet, T: Tables>(
         sum += pseudo(work.answer_from, arrival.key.saddr, A::ICMP, icmp::LEN + quoted);
     }
     let mut offset = 0;
-    while offset < MOST_HEADERS + QUOTED {
+    while offset < MOST_QUOTED {
         if offset >= quoted {
             break;
         }
@@ -251,5 +252,5 @@ fn error<A: Header, P: Packet, T: Tables>(
     send(packet, arrival, &work.leg, tables, to)
 }
 
-/// Longest headers that are quoted whole: a mask of multiples of four bytes.
-const MOST_HEADERS: usize = 0x7c;
+/// Bytes quoted at most, a multiple of four: long IPv6 extension headers are cut.
+const MOST_QUOTED: usize = 128 + QUOTED;

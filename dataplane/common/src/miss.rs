@@ -18,7 +18,7 @@ use crate::{
     tcp::is_opening,
     tunnel::Outer,
     wire::{icmp, tcp},
-    work::{Answer, Arrival, Step, Work, shape},
+    work::{Answer, Step, Work, shape},
 };
 
 /// [`Phase::Miss`].
@@ -129,8 +129,7 @@ fn to_owned<A: Header, P: Packet, T: Tables>(packet: &P, work: &mut Work, tables
     if !is_tcp && key.proto != proto::UDP {
         return discard(tables, Counter::UnsupportedProtocol);
     }
-    let joins = arrival.shape & shape::JOINED != 0;
-    let opening = !joins && (!is_tcp || is_opening(arrival.tcp_flags));
+    let opening = !is_tcp || is_opening(arrival.tcp_flags);
     let service = ServiceKey {
         slot: arrival.slot as u8,
         proto: key.proto,
@@ -143,21 +142,15 @@ fn to_owned<A: Header, P: Packet, T: Tables>(packet: &P, work: &mut Work, tables
         };
         let mode = mode_for(tables, found, index, arrival);
         if !opening && !is_direct(mode) {
-            return without_flow(tables, arrival);
+            return without_flow(tables, arrival.tcp_flags);
         }
         if arrival.ttl <= 1 && mode != mode::DSR {
-            if arrival.shape & shape::ERROR != 0 {
-                return discard(tables, Counter::TtlExpired);
-            }
             work.answer = Answer::TimeExceeded as u8;
             return Step::Next(Phase::Answer);
         }
         work.service = index;
         work.mode = mode;
         return Step::Next(Phase::Schedule);
-    }
-    if joins {
-        return without_flow(tables, arrival);
     }
     if let Some(range) = tables.snat_range(arrival.slot, key.daddr) {
         let port = u16::from_be(key.dport);
@@ -166,7 +159,7 @@ fn to_owned<A: Header, P: Packet, T: Tables>(packet: &P, work: &mut Work, tables
         }
     }
     if !opening {
-        return without_flow(tables, arrival);
+        return without_flow(tables, arrival.tcp_flags);
     }
     work.answer = if is_tcp {
         Answer::Reset as u8
@@ -177,17 +170,12 @@ fn to_owned<A: Header, P: Packet, T: Tables>(packet: &P, work: &mut Work, tables
 }
 
 #[inline(always)]
-fn without_flow<T: Tables>(tables: &T, arrival: &Arrival) -> Step {
-    let reason = if arrival.shape & shape::ERROR != 0 {
-        Counter::IcmpErrorWithoutFlow
-    } else if arrival.shape & shape::LATER != 0 {
-        Counter::Fragment
-    } else if arrival.tcp_flags & (tcp::SYN | tcp::ACK) == tcp::SYN | tcp::ACK {
-        Counter::SynAckWithoutFlow
+fn without_flow<T: Tables>(tables: &T, flags: u8) -> Step {
+    if flags & (tcp::SYN | tcp::ACK) == tcp::SYN | tcp::ACK {
+        discard(tables, Counter::SynAckWithoutFlow)
     } else {
-        Counter::TcpWithoutFlow
-    };
-    discard(tables, reason)
+        discard(tables, Counter::TcpWithoutFlow)
+    }
 }
 
 /// [`Phase::Forward`]: forwards by the flow an earlier phase made or found; that phase has read the clock.
@@ -205,12 +193,13 @@ pub fn forward<A: Fragmented + Outer, P: Packet, T: Tables>(packet: &mut P, work
     let Some(found) = table::find(tables, &geometry::<A>(node), &arrival.key) else {
         return discard(tables, Counter::LockContended);
     };
-    let direct = found.entry().flags() & flags::DIRECT != 0;
-    if old_incarnation == found.incarnation && !direct {
+    if old_incarnation == found.incarnation && found.entry().flags() & flags::DIRECT == 0 {
         follow_client(tables, &arrival, leg, &found, now);
     }
+    // What is passed on to the Active, or quoted to its sender, keeps the identification it came with.
+    let leaves = arrival.ttl > 1 && now < tables.lease(found.entry().flags() >> flags::GROUP_SHIFT);
     if fresh_id != 0
-        && !direct
+        && leaves
         && found.entry().new_saddr() != arrival.key.saddr
         && !A::set_id(packet, arrival.l3 as usize, arrival.l4 as usize, fresh_id)
     {

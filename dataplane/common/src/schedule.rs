@@ -12,7 +12,7 @@ use crate::{
     search::Search,
     tables::{Tables, discard, half_open_full, report, tick},
     tcp::is_opening,
-    work::{Step, Work, shape},
+    work::{Step, Work},
 };
 
 /// Entries of the sequence that weighted least connections compare: with up to four servers of one weight that is all.
@@ -91,11 +91,10 @@ pub fn schedule<T: Tables>(work: &mut Work, tables: &T) -> Step {
     }
 }
 
-/// What opens nothing: it comes this far only where flows are but remembered.
+/// A TCP segment that opens nothing: it comes this far only where flows are but remembered.
 #[inline(always)]
 fn joins(work: &Work) -> bool {
-    let arrival = &work.arrival;
-    arrival.shape & shape::JOINED != 0 || (arrival.key.proto == proto::TCP && !is_opening(arrival.tcp_flags))
+    work.arrival.key.proto == proto::TCP && !is_opening(work.arrival.tcp_flags)
 }
 
 /// Drops the packet of a flow that could not be made.

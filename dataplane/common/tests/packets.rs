@@ -4,6 +4,8 @@
 mod cases;
 #[path = "packets/conversations.rs"]
 mod conversations;
+#[path = "packets/fuzz/mod.rs"]
+mod fuzz;
 #[path = "packets/host.rs"]
 mod host;
 #[path = "packets/noise.rs"]

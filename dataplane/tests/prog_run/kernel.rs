@@ -13,8 +13,9 @@ use aya::{
 };
 use onearm_dataplane_common::{
     counter::{COUNTERS, Counter},
+    event::PACE_SLOTS,
     flow::{Bucket4, Bucket6, FlowEntry},
-    maps::{LastHop, Limits, MAX_SERVICES, SOURCES_ROW, Stats},
+    maps::{LastHop, Limits, MAX_LAST_HOPS, MAX_SERVICES, SOURCES_ROW, Stats},
     phase::{EGRESS, MAIN, PHASES},
     refusal::{METERS, Meter},
 };
@@ -127,6 +128,11 @@ impl Kernel {
         })
     }
 
+    /// Events that were told less than a second ago may be told again.
+    pub fn forget_pace(&mut self) {
+        self.fill_array("EVENT_PACE", (0..PACE_SLOTS).map(|slot| (slot, 0u64)));
+    }
+
     /// Sum of both directions' stats of a service.
     pub fn service_stats(&self, stats: u32) -> Stats {
         let map: PerCpuArray<&MapData, Stats> =
@@ -236,6 +242,25 @@ impl Engine for Kernel {
 
     fn lease(&mut self, held: bool) {
         self.fill_array("LEASE", [(0, if held { u64::MAX } else { 0 })]);
+    }
+
+    fn lock_table(&mut self) {
+        // Entries stay: a bucket is read, locked, and written back.
+        for n in 0..self.buckets {
+            if v6() {
+                let mut bucket: Bucket6 = self.array("FLOWS6").get(&n, 0).expect("in range");
+                bucket.lock = 99;
+                self.fill_array("FLOWS6", [(n, bucket)]);
+            } else {
+                let mut bucket: Bucket4 = self.array("FLOWS4").get(&n, 0).expect("in range");
+                bucket.lock = 99;
+                self.fill_array("FLOWS4", [(n, bucket)]);
+            }
+        }
+    }
+
+    fn use_up_last_hops(&mut self) {
+        self.fill_array("LAST_HOP_NEXT", [(0, u64::from(MAX_LAST_HOPS))]);
     }
 
     fn leaves(&mut self, frame: &[u8]) -> bool {

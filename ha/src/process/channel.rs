@@ -168,7 +168,6 @@ impl AsFd for Channel {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::announce::OwnedAddress;
     use crate::process::ToHa;
 
     fn ends() -> (Channel, Channel) {
@@ -239,11 +238,7 @@ mod tests {
     #[test]
     fn too_much_at_once_is_refused() {
         let (main, _ha) = ends();
-        let owned = OwnedAddress {
-            address: std::net::Ipv4Addr::LOCALHOST.into(),
-            router: false,
-        };
-        let addresses = vec![owned; 10_000];
+        let addresses = vec![std::net::Ipv4Addr::LOCALHOST; 10_000];
         let long = main.try_send(
             &ToHa::Owned {
                 addresses,

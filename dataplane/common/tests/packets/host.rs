@@ -118,6 +118,7 @@ pub struct Host {
     counters: RefCell<Vec<u64>>,
     wrr: RefCell<HashMap<u32, u64>>,
     last_hops: RefCell<Vec<LastHop>>,
+    most_last_hops: usize,
     half_open: Cell<u64>,
     fragments: RefCell<HashMap<FragmentKey, Remembered>>,
     fragment_id: Cell<u64>,
@@ -144,6 +145,7 @@ impl Host {
             counters: RefCell::default(),
             wrr: RefCell::default(),
             last_hops: RefCell::default(),
+            most_last_hops: usize::MAX,
             half_open: Cell::default(),
             fragments: RefCell::default(),
             fragment_id: Cell::default(),
@@ -169,6 +171,34 @@ impl Host {
     /// Lets time pass.
     pub fn pass_ticks(&mut self, ticks: u32) {
         self.now += u64::from(ticks) << onearm_dataplane_common::maps::TICK_SHIFT;
+    }
+
+    /// One frame in by an interface, verdict and frame out.
+    pub fn arrive(&mut self, frame: &[u8], ifindex: u32) -> (Verdict, Vec<u8>) {
+        let mut buffer = Buffer::new(frame);
+        let mut step = receive(&mut buffer, ifindex, self);
+        let v6 = step == Step::Next(Phase::Receive6);
+        if v6 {
+            step = receive6(&mut buffer, ifindex, self);
+        }
+        for _ in 0..33 {
+            let verdict = match step {
+                Step::Next(phase) => {
+                    step = if v6 {
+                        self.phase::<Addr>(phase, &mut buffer)
+                    } else {
+                        self.phase::<Addr4>(phase, &mut buffer)
+                    };
+                    continue;
+                }
+                Step::Pass => Verdict::Pass,
+                Step::Drop => Verdict::Drop,
+                Step::Transmit => Verdict::Transmit,
+                Step::Redirect(_) => Verdict::Redirect,
+            };
+            return (verdict, buffer.into_frame());
+        }
+        panic!("more than 33 tail calls");
     }
 
     fn count_of(&self, what: Counted) -> u64 {
@@ -231,6 +261,7 @@ impl Engine for Host {
         self.counts.borrow_mut().clear();
         self.refusals.borrow_mut().clear();
         self.last_hops.borrow_mut().clear();
+        self.most_last_hops = usize::MAX;
         self.events.borrow_mut().clear();
         self.pace.borrow_mut().clear();
         self.tallied.borrow_mut().clear();
@@ -242,30 +273,7 @@ impl Engine for Host {
     }
 
     fn run(&mut self, frame: &[u8]) -> (Verdict, Vec<u8>) {
-        let mut buffer = Buffer::new(frame);
-        let mut step = receive(&mut buffer, IFINDEX, self);
-        let v6 = step == Step::Next(Phase::Receive6);
-        if v6 {
-            step = receive6(&mut buffer, IFINDEX, self);
-        }
-        for _ in 0..33 {
-            let verdict = match step {
-                Step::Next(phase) => {
-                    step = if v6 {
-                        self.phase::<Addr>(phase, &mut buffer)
-                    } else {
-                        self.phase::<Addr4>(phase, &mut buffer)
-                    };
-                    continue;
-                }
-                Step::Pass => Verdict::Pass,
-                Step::Drop => Verdict::Drop,
-                Step::Transmit => Verdict::Transmit,
-                Step::Redirect(_) => Verdict::Redirect,
-            };
-            return (verdict, buffer.into_frame());
-        }
-        panic!("more than 33 tail calls");
+        self.arrive(frame, IFINDEX)
     }
 
     fn lease(&mut self, held: bool) {
@@ -274,6 +282,19 @@ impl Engine for Host {
 
     fn leaves(&mut self, frame: &[u8]) -> bool {
         may_leave(&Buffer::new(frame), self)
+    }
+
+    fn lock_table(&mut self) {
+        self.buckets
+            .iter_mut()
+            .for_each(|bucket| bucket.get_mut().lock = 99);
+        self.buckets6
+            .iter_mut()
+            .for_each(|bucket| bucket.get_mut().lock = 99);
+    }
+
+    fn use_up_last_hops(&mut self) {
+        self.most_last_hops = self.last_hops.borrow().len();
     }
 
     fn counter(&self, counter: Counter) -> u64 {
@@ -458,10 +479,14 @@ impl Tables for Host {
     }
     fn learn_last_hop(&self, hop: &LastHop) -> Option<u32> {
         let mut hops = self.last_hops.borrow_mut();
-        let index = hops.iter().position(|h| h == hop).unwrap_or_else(|| {
+        let known = hops.iter().position(|h| h == hop);
+        let index = known.unwrap_or(hops.len());
+        if known.is_none() {
+            if index >= self.most_last_hops {
+                return None;
+            }
             hops.push(*hop);
-            hops.len() - 1
-        });
+        }
         u32::try_from(index).ok()
     }
     fn fragment(&self, key: &FragmentKey) -> Option<Remembered> {

@@ -34,6 +34,10 @@ pub trait Engine {
     fn counter(&self, counter: Counter) -> u64;
     /// Published flow entries.
     fn entries(&self) -> Vec<onearm_dataplane_common::flow::FlowEntry>;
+    /// Somebody holds the lock of every bucket from now on.
+    fn lock_table(&mut self);
+    /// There is no index left for a new last hop.
+    fn use_up_last_hops(&mut self);
     /// Value of `HALF_OPEN`.
     fn half_open(&self) -> u64;
 

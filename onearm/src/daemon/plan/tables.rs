@@ -34,7 +34,7 @@ pub(crate) fn tables(
             .iter()
             .filter(|g| g.transit)
             .map(|g| ServerNetwork {
-                network: g.network,
+                network: g.address.trunc(),
                 gateway: g.address.addr(),
             })
             .collect(),

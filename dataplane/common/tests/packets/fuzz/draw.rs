@@ -1,0 +1,403 @@
+//! Random events: frames of clients, servers, routers and strangers, whole and damaged, most of them about flows that exist.
+
+use super::{expect::address, judge::Event};
+use crate::support::{
+    frames::{Body, End, Frame, Mac, arp, ip, v6},
+    model::{Report, fragments},
+    setup::{
+        BROADCAST, GATEWAY, IFINDEX, OTHER_IFINDEX, OTHER_MAC, OUR_ADDR, OUR_MAC, PEER_MAC, ROUTER,
+        ROUTER_MAC, S1, S1_MAC, S2, S2_MAC, S3, S4, S5, VIP,
+    },
+};
+use etherparse::ArpOperation;
+use onearm_dataplane_common::{flow::FlowEntry, maps::server};
+use proptest::prelude::*;
+use std::net::{IpAddr, Ipv6Addr};
+
+const HOSTS: [&str; 16] = [
+    "192.168.10.50",
+    "192.168.10.51",
+    "10.9.0.7",
+    "192.168.100.66",
+    "192.168.100.77",
+    S1,
+    S2,
+    S3,
+    S4,
+    S5,
+    VIP,
+    GATEWAY,
+    OUR_ADDR,
+    ROUTER,
+    "127.0.0.1",
+    "224.0.0.5",
+];
+const PORTS: [u16; 18] = [
+    80, 81, 53, 54, 443, 82, 55, 83, 84, 56, 85, 40_000, 40_001, 32_768, 49_151, 9, 1_024, 65_535,
+];
+
+/// The first of them are services.
+const SERVICES: usize = 5;
+
+/// Whom a packet is between.
+#[derive(Clone, Debug)]
+pub enum Between {
+    /// A client and a service.
+    Client(usize, usize, usize),
+    /// Indexes into `HOSTS` and `PORTS`.
+    Any(usize, usize, usize, usize),
+    /// An entry of the table, modulo: its key.
+    Flow(usize),
+}
+
+#[derive(Clone, Debug)]
+pub enum What {
+    Tcp(&'static str, u32, u32, bool),
+    Udp(bool),
+    Echo,
+    /// About a packet of a flow, modulo: type, code, from the flow's other end, transport bytes quoted.
+    Error(usize, u8, u8, bool, usize),
+    /// ARP or Neighbour Discovery: asks, from a host, about a host, from nowhere.
+    Resolve(bool, usize, usize, bool),
+}
+
+/// A fragment of the packet: identification, size, which of them (modulo).
+pub type Part = (u16, usize, usize);
+
+#[derive(Clone, Debug)]
+pub struct Packet {
+    between: Between,
+    what: What,
+    ttl: u8,
+    options: usize,
+    payload: usize,
+    padding: usize,
+    part: Option<Part>,
+    /// Odd ways to come: 0 as it should.
+    way: usize,
+    changes: Vec<(usize, u8)>,
+    cut: Option<usize>,
+}
+
+#[derive(Clone, Debug)]
+pub enum Op {
+    Packet(Packet),
+    Bytes(bool, [u8; 2], Vec<u8>),
+    Ticks(u32),
+    Lease(bool),
+    Server(u32, u32),
+}
+
+fn between() -> impl Strategy<Value = Between> {
+    let host = 0..HOSTS.len();
+    let port = 0..PORTS.len();
+    prop_oneof![
+        6 => (0usize..8, 11usize..15, 0usize..SERVICES).prop_map(|(h, p, s)| Between::Client(h, p, s)),
+        10 => any::<usize>().prop_map(Between::Flow),
+        2 => (host.clone(), port.clone(), host, port).prop_map(|(a, p, b, q)| Between::Any(a, p, b, q)),
+    ]
+}
+
+fn what() -> impl Strategy<Value = What> {
+    let flags = prop::sample::select(vec![
+        "S", "S", "S", "SA", "SA", "A", "A", "A", "FA", "RA", "R", "SF", "", "F",
+    ]);
+    let number = prop_oneof![6 => Just(7u32), 2 => Just(8), 1 => any::<u32>()];
+    let kind = prop::sample::select(vec![1u8, 2, 3, 4, 5, 11, 12, 0, 13, 128, 129, 133]);
+    let host = 0..HOSTS.len();
+    prop_oneof![
+        12 => (flags, number.clone(), number, prop::bool::weighted(0.1)).prop_map(|(f, s, a, bad)| What::Tcp(f, s, a, bad)),
+        6 => prop::bool::weighted(0.8).prop_map(What::Udp),
+        1 => Just(What::Echo),
+        3 => (any::<usize>(), kind, 0u8..5, any::<bool>(), 0usize..40)
+            .prop_map(|(n, kind, code, far, quoted)| What::Error(n, kind, code, far, quoted)),
+        1 => (any::<bool>(), host.clone(), host, prop::bool::weighted(0.2))
+            .prop_map(|(asks, from, about, probe)| What::Resolve(asks, from, about, probe)),
+    ]
+}
+
+fn packet() -> impl Strategy<Value = Packet> {
+    let ttl = prop_oneof![12 => Just(64u8), 1 => 0u8..3];
+    let shape = (
+        ttl,
+        prop_oneof![8 => Just(0usize), 1 => 1usize..11],
+        prop_oneof![Just(0usize), 0usize..90],
+        prop_oneof![4 => Just(0usize), 1 => 0usize..9],
+        prop::option::weighted(
+            0.15,
+            (0u16..4, prop_oneof![Just(8usize), Just(16), Just(24)], 0usize..6),
+        ),
+        prop_oneof![12 => Just(0usize), 1 => 1usize..9],
+    );
+    let damage = (
+        prop_oneof![6 => Just(Vec::new()), 1 => prop::collection::vec((0usize..90, any::<u8>()), 1..4)],
+        prop::option::weighted(0.05, 0usize..90),
+    );
+    (between(), what(), shape, damage).prop_map(
+        |(between, what, (ttl, options, payload, padding, part, way), (changes, cut))| Packet {
+            between,
+            what,
+            ttl,
+            options,
+            payload,
+            padding,
+            part,
+            way,
+            changes,
+            cut,
+        },
+    )
+}
+
+pub fn op() -> impl Strategy<Value = Op> {
+    let kinds = prop::sample::select(vec![[8u8, 0], [8, 6], [0x86, 0xdd], [0x81, 0], [0x88, 0xcc]]);
+    let flags = prop::sample::select(vec![server::UP, server::UP, 0, server::RESETS]);
+    let ticks = prop_oneof![4 => 0u32..40, 2 => 0u32..500, 1 => 0u32..20_000];
+    prop_oneof![
+        40 => packet().prop_map(Op::Packet),
+        2 => (prop::bool::weighted(0.9), kinds, prop::collection::vec(any::<u8>(), 0..160))
+            .prop_map(|(ours, kind, bytes)| Op::Bytes(ours, kind, bytes)),
+        3 => ticks.prop_map(Op::Ticks),
+        1 => prop::bool::weighted(0.8).prop_map(Op::Lease),
+        1 => (1u32..6, flags).prop_map(|(index, flags)| Op::Server(index, flags)),
+    ]
+}
+
+/// Where frames from an address come by: its MAC, interface, VLAN.
+fn link_of(from: IpAddr) -> (Mac, u32, Option<u16>) {
+    let is = |text| from == ip(text);
+    if is(S1) {
+        (S1_MAC, IFINDEX, None)
+    } else if is(S2) {
+        (S2_MAC, IFINDEX, None)
+    } else if is(S4) {
+        ([2, 0, 0, 0, 1, 4], IFINDEX, Some(10))
+    } else if is(S5) {
+        ([2, 0, 0, 0, 1, 5], OTHER_IFINDEX, None)
+    } else {
+        (ROUTER_MAC, IFINDEX, None)
+    }
+}
+
+fn modulo<T: Copy>(list: &[T], n: usize) -> Option<T> {
+    list.get(n.checked_rem(list.len())?).copied()
+}
+
+impl Packet {
+    fn ends(&self, flows: &[FlowEntry]) -> (End, End) {
+        let host = |n: usize| ip(HOSTS[n]);
+        match self.between {
+            Between::Client(h, p, s) => (End(host(h), PORTS[p]), End(ip(VIP), PORTS[s])),
+            Between::Any(a, p, b, q) => (End(host(a), PORTS[p]), End(host(b), PORTS[q])),
+            Between::Flow(n) => match modulo(flows, n) {
+                Some(flow) => (
+                    End(address(flow.saddr), u16::from_be(flow.sport)),
+                    End(address(flow.daddr), u16::from_be(flow.dport)),
+                ),
+                None => (End(host(0), PORTS[11]), End(ip(VIP), PORTS[n % SERVICES])),
+            },
+        }
+    }
+
+    fn frame(&self, flows: &[FlowEntry]) -> (u32, Vec<u8>) {
+        let (from, to) = self.ends(flows);
+        let (mut mac, mut ifindex, mut vlan) = link_of(from.0);
+        let mut onto = OUR_MAC;
+        match self.way {
+            1 => mac = PEER_MAC,
+            2 => mac = [2, 0, 0, 0, 9, 9],
+            3 => vlan = Some(10),
+            4 => vlan = Some(0),
+            5 => ifindex = OTHER_IFINDEX,
+            6 => mac = [3, 0, 0, 0, 9, 9],
+            7 => onto = BROADCAST,
+            8 => vlan = Some(0xa00a),
+            _ => {}
+        }
+        if ifindex == OTHER_IFINDEX && onto == OUR_MAC {
+            onto = OTHER_MAC;
+        }
+        let mut bytes = match self.what {
+            What::Resolve(asks, who, about, probe) => {
+                resolve(asks, mac, ip(HOSTS[who]), ip(HOSTS[about]), probe)
+            }
+            What::Error(n, kind, code, far, quoted) => self.error(flows, n, (kind, code), far, quoted),
+            _ => self.transport(from, to),
+        };
+        bytes[6..12].copy_from_slice(&mac);
+        if !matches!(self.what, What::Resolve(..)) || self.way == 7 {
+            bytes[..6].copy_from_slice(&onto);
+        }
+        if let Some((id, size, which)) = self.part
+            && self.options == 0
+            && !matches!(self.what, What::Resolve(..))
+        {
+            let pieces = fragments(&bytes, u32::from(id), size);
+            bytes.clone_from(&pieces[which % pieces.len()]);
+        }
+        if let Some(vlan) = vlan {
+            let tag = [&[0x81, 0][..], &vlan.to_be_bytes()].concat();
+            bytes.splice(12..12, tag);
+        }
+        for (at, byte) in &self.changes {
+            if let Some(old) = bytes.get_mut(*at) {
+                *old = *byte;
+            }
+        }
+        if let Some(cut) = self.cut {
+            bytes.truncate(cut);
+        }
+        (ifindex, bytes)
+    }
+
+    fn transport(&self, from: End, to: End) -> Vec<u8> {
+        let body = match self.what {
+            What::Tcp(flags, seq, ack, _) => Body::Tcp(flags, seq, ack),
+            What::Udp(checksum) => Body::Udp(checksum),
+            _ => Body::Echo(77, 5),
+        };
+        let padding = if self.part.is_some() { 0 } else { self.padding };
+        let mut frame = Frame::new(from, to, body)
+            .ttl(self.ttl)
+            .payload(&vec![0xfe; self.payload])
+            .padding(padding);
+        if self.part.is_none() && !(v6() && self.options > 3) {
+            frame = frame.options(&vec![1; self.options.min(10) * 4]);
+        }
+        let mut bytes = frame.build();
+        if v6() && self.part.is_none() && self.options > 3 {
+            lengthen(&mut bytes, self.options);
+        }
+        if let What::Tcp(.., true) = self.what {
+            // A checksum that is wrong stays so.
+            let at = bytes.len() - padding - self.payload - 4;
+            bytes[at] ^= 0x55;
+        }
+        bytes
+    }
+
+    /// What a router or the far end says about a packet of a flow that the node has sent.
+    fn error(
+        &self,
+        flows: &[FlowEntry],
+        n: usize,
+        (kind, code): (u8, u8),
+        far: bool,
+        quoted: usize,
+    ) -> Vec<u8> {
+        let (from, to) = match modulo(flows, n) {
+            Some(flow) => (
+                End(address(flow.new_saddr), u16::from_be(flow.new_sport)),
+                End(address(flow.new_daddr), u16::from_be(flow.new_dport)),
+            ),
+            None => self.ends(flows),
+        };
+        let udp = modulo(flows, n).is_some_and(|flow| flow.proto == 17);
+        let body = if udp {
+            Body::Udp(true)
+        } else {
+            Body::Tcp("A", 7, 8)
+        };
+        let sent = Frame::new(from, to, body)
+            .options(&vec![1; self.options.min(10) * 4])
+            .build();
+        let end = (sent.len() - if udp { 8 } else { 20 } + quoted).min(sent.len());
+        Report {
+            from_mac: ROUTER_MAC,
+            to_mac: OUR_MAC,
+            from: if far { to.0 } else { ip(ROUTER) },
+            to: from.0,
+            ttl: self.ttl,
+            kind,
+            code,
+            rest: [0, 0, 5, 0],
+            quote: sent[14..end].to_vec(),
+        }
+        .build()
+    }
+}
+
+/// More and longer extension headers: destination options, hop-by-hop options, routing, authentication.
+fn lengthen(bytes: &mut Vec<u8>, n: usize) {
+    let mut chain = Vec::new();
+    let (mut next, mut first) = (bytes[20], 60);
+    for k in 0..n - 3 {
+        let (kind, units) = [(60, 0), (0, 1), (60, 8), (43, 2), (51, 4)][(n + k) % 5];
+        let len = if kind == 51 {
+            (units + 2) * 4
+        } else {
+            (units + 1) * 8
+        };
+        let mut header = vec![0; len];
+        header[0] = next;
+        header[1] = u8::try_from(units).expect("few");
+        chain.splice(0..0, header);
+        (next, first) = (kind, kind);
+    }
+    bytes[20] = first;
+    let payload = u16::from_be_bytes([bytes[18], bytes[19]]) + u16::try_from(chain.len()).expect("few");
+    bytes[18..20].copy_from_slice(&payload.to_be_bytes());
+    bytes.splice(54..54, chain);
+}
+
+/// ARP, or a solicitation or advertisement.
+fn resolve(asks: bool, mac: Mac, from: IpAddr, about: IpAddr, probe: bool) -> Vec<u8> {
+    let (IpAddr::V6(from), IpAddr::V6(about)) = (from, about) else {
+        let sender = if probe { ip("0.0.0.0") } else { from };
+        let operation = if asks {
+            ArpOperation::REQUEST
+        } else {
+            ArpOperation::REPLY
+        };
+        return arp(operation, (mac, sender), ([0; 6], about), BROADCAST);
+    };
+    let [.., a, b, c] = about.octets();
+    let group = Ipv6Addr::new(
+        0xff02,
+        0,
+        0,
+        0,
+        0,
+        1,
+        0xff00 | u16::from(a),
+        u16::from_be_bytes([b, c]),
+    );
+    let sender = if probe { Ipv6Addr::UNSPECIFIED } else { from };
+    let mut body = vec![if asks { 135 } else { 136 }, 0, 0, 0, 0, 0, 0, 0];
+    body.extend(about.octets());
+    if !probe {
+        body.extend([1, 1]);
+        body.extend(mac);
+    }
+    let mut packet = super::write::packet(sender.into(), group.into(), 58, &body, 2);
+    packet[7] = 255;
+    [&[0x33, 0x33, 0xff, a, b, c], &mac[..], &[0x86, 0xdd], &packet].concat()
+}
+
+impl Op {
+    /// What it means now that there are these flows.
+    pub fn event(&self, flows: &[FlowEntry]) -> Event {
+        match self {
+            Self::Packet(packet) => {
+                let (ifindex, bytes) = packet.frame(flows);
+                Event::Frame(ifindex, bytes)
+            }
+            Self::Bytes(ours, kind, bytes) => {
+                let mut frame = bytes.clone();
+                if *ours && frame.len() >= 14 {
+                    frame[..6].copy_from_slice(&OUR_MAC);
+                    frame[6] &= 0xfe;
+                    frame[12..14].copy_from_slice(kind);
+                    if v6() && kind == &[0x86, 0xdd] && frame.len() > 20 {
+                        frame[14] = 0x60;
+                        frame[18..20].copy_from_slice(&[0, 40]);
+                    }
+                }
+                Event::Frame(IFINDEX, frame)
+            }
+            Self::Ticks(ticks) => Event::Ticks(*ticks),
+            Self::Lease(held) => Event::Lease(*held),
+            Self::Server(index, flags) => Event::Server(*index, *flags),
+        }
+    }
+}

@@ -22,7 +22,7 @@ use crate::tables::Registry;
 /// `make bpf` puts the object here; empty if it has not run.
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/onearm-xdp.o"));
 
-/// Fewest and most flows of [`Limits::max_flows`].
+/// Flows every table has room for, and the most of [`Limits`].
 const FLOWS: (u32, u32) = (1_000, 100_000_000);
 /// Share of the table's entries that flows may fill, in percent: the first refusal comes above 85.
 const LOAD_PERCENT: u64 = 80;
@@ -34,14 +34,14 @@ const CLOSING_NS: u64 = 30_000_000_000;
 /// `limits` of `pair.toml`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// IPv4 flows the table must hold, 1,000 to 100,000,000. Memory: about 170 to 340 bytes a flow.
+    /// IPv4 flows their table must hold, 0 to 100,000,000. Memory: about 170 to 340 bytes a flow.
     pub max_flows: u32,
     /// IPv6 flows their table must hold, 0 to 100,000,000. Memory: about 330 to 660 bytes a flow.
     pub max_flows6: u32,
-    /// Most half-open flows at one time, 1 to `max_flows`.
+    /// Most half-open flows of both families at one time, 1 to the greater of the two.
     pub half_open: u32,
-    /// Affinities of servers that answer their clients themselves, about, 0 to `max_flows`; 0 = none is kept. They come
-    /// on top of the flows, in each family's table.
+    /// Affinities of servers that answer their clients themselves, about, 0 to the greater of the two; 0 = none is kept.
+    /// They come on top of the flows, in each family's table.
     pub dsr_flows: u32,
 }
 
@@ -61,15 +61,16 @@ impl Limits {
                 max,
             })
         };
-        within("limits.max_flows", self.max_flows, FLOWS)?;
+        within("limits.max_flows", self.max_flows, (0, FLOWS.1))?;
         within("limits.max_flows6", self.max_flows6, (0, FLOWS.1))?;
-        within("limits.dsr_flows", self.dsr_flows, (0, self.max_flows))?;
-        within("limits.half_open", self.half_open, (1, self.max_flows))
+        let most = self.max_flows.max(self.max_flows6).max(FLOWS.0);
+        within("limits.dsr_flows", self.dsr_flows, (0, most))?;
+        within("limits.half_open", self.half_open, (1, most))
     }
 
-    /// Affinities that the table of IPv6 has room for.
-    fn dsr_flows6(self) -> u32 {
-        self.dsr_flows.min(self.max_flows6)
+    /// Buckets of the table of a family that is to hold `flows`.
+    fn buckets(self, flows: u32) -> u32 {
+        buckets(flows.max(FLOWS.0), self.dsr_flows.min(flows))
     }
 }
 
@@ -107,11 +108,8 @@ impl Dataplane {
             return Err(Error::NoObject);
         }
         options.limits.check()?;
-        let buckets4 = buckets(options.limits.max_flows, options.limits.dsr_flows);
-        let buckets6 = buckets(
-            options.limits.max_flows6.max(FLOWS.0),
-            options.limits.dsr_flows6(),
-        );
+        let buckets4 = options.limits.buckets(options.limits.max_flows);
+        let buckets6 = options.limits.buckets(options.limits.max_flows6);
         let mut ebpf = EbpfLoader::new()
             .map_max_entries("FLOWS4", buckets4)
             .map_max_entries("FLOWS6", buckets6)
@@ -145,7 +143,7 @@ impl Dataplane {
             relay_to_peer: 0,
             half_open_ticks: ticks(HALF_OPEN_NS),
             closing_ticks: ticks(CLOSING_NS),
-            dsr_ways: ways(options.limits.dsr_flows, buckets4),
+            dsr_ways: ways(options.limits.dsr_flows, buckets4.max(buckets6)),
             _pad: 0,
             incarnation_base: u64::from(options.node.get()) << 56,
             snat_shift: 0,
@@ -301,7 +299,6 @@ mod tests {
     #[test]
     fn limits_out_of_range_are_refused_by_name() {
         for (max_flows, half_open, limit) in [
-            (999, 1, "limits.max_flows"),
             (100_000_001, 1, "limits.max_flows"),
             (1_000, 1_001, "limits.half_open"),
         ] {

@@ -18,7 +18,7 @@ mod snat;
 #[cfg(test)]
 mod tests;
 
-pub use capacity::{Capacity, ServiceCapacity, flow_table_bytes};
+pub use capacity::{Capacity, ServiceCapacity};
 pub use host::{HostInterface, lint_host};
 pub use nodes::lint_nodes;
 

@@ -1,6 +1,7 @@
 //! Limits that only the whole file can break.
 
 use std::collections::HashSet;
+use std::net::IpAddr;
 
 use super::findings::Findings;
 use crate::config::{Hairpin, PairFile, limits};
@@ -63,8 +64,14 @@ pub(super) fn judge(file: &PairFile, findings: &mut Findings) {
         pair.gateways.iter().map(|g| g.direct.len()).sum(),
         limits::PREFIXES,
     );
-    if pair.limits.half_open > pair.limits.max_flows {
-        let message = format!("more half-open flows than flows ({})", pair.limits.max_flows);
+    if file.parsed.says("limits.max_flows6") && pair.owned_addresses().iter().all(IpAddr::is_ipv4) {
+        let message = "has no effect: the pair owns no IPv6 address";
+        findings.warn("no-effect", "limits.max_flows6", message, "remove the key");
+    }
+    let (four, six) = pair.flow_room();
+    let most = four.max(six);
+    if pair.limits.half_open > most && most > 0 {
+        let message = format!("more half-open flows than flows ({most})");
         findings.error(
             "half-open",
             "limits.half_open",
@@ -72,8 +79,8 @@ pub(super) fn judge(file: &PairFile, findings: &mut Findings) {
             "write at most max_flows",
         );
     }
-    if pair.limits.dsr_flows > pair.limits.max_flows {
-        let message = format!("more affinities than flows ({})", pair.limits.max_flows);
+    if pair.limits.dsr_flows > most && most > 0 {
+        let message = format!("more affinities than flows ({most})");
         findings.error(
             "dsr-flows",
             "limits.dsr_flows",

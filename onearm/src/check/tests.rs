@@ -139,7 +139,7 @@ fn capacity_is_snat_ports_times_addresses_and_the_table_has_room_to_spare() {
     assert_eq!(of_ranges.services[0].per_server, Some(1_000 + 32_768));
     assert_eq!((capacity.vips, capacity.servers), (2, 3));
     for max_flows in [1_024, 100_000, 1_000_000, 16_000_000] {
-        let entries = flow_table_bytes(max_flows, 0) / (17 * 64) * 16;
+        let entries = capacity::flow_table_bytes(max_flows, 0, 17 * 64) / (17 * 64) * 16;
         let used = u64::from(max_flows) * 2;
         assert!(
             used * 100 <= entries * 80,

@@ -106,11 +106,11 @@ fn summary(files: &str, pair: &PairConfig, judged: &Judged) -> String {
     // Writing to a string never fails.
     let _ignored = writeln!(
         text,
-        "VIPs {}, services {}, servers {}; at most {} flows, their table takes {}\n",
+        "VIPs {}, services {}, servers {}; at most {} {}\n",
         output::grouped(capacity.vips as u64),
         output::grouped(capacity.services.len() as u64),
         output::grouped(capacity.servers as u64),
-        output::grouped(u64::from(capacity.max_flows)),
+        flows(&capacity),
         output::size(capacity.flow_table_bytes),
     );
     let mut services = capacity.services;
@@ -147,6 +147,17 @@ fn summary(files: &str, pair: &PairConfig, judged: &Judged) -> String {
         );
     }
     text
+}
+
+/// How many flows in the families there are, and whose memory is told next.
+fn flows(capacity: &Capacity) -> String {
+    let (four, six) = (capacity.max_flows, capacity.max_flows6);
+    let (four_text, six_text) = (output::grouped(u64::from(four)), output::grouped(u64::from(six)));
+    match (four, six) {
+        (_, 0) => format!("{four_text} flows, their table takes"),
+        (0, _) => format!("{six_text} flows, their table takes"),
+        _ => format!("{four_text} IPv4 and {six_text} IPv6 flows, their tables take"),
+    }
 }
 
 /// The interfaces of this machine with their addresses.

@@ -41,6 +41,16 @@ impl PairConfig {
             .collect()
     }
 
+    /// Flows for which the tables of IPv4 and IPv6 have room: none in a family of which the pair owns no address.
+    pub fn flow_room(&self) -> (u32, u32) {
+        let owned = self.owned_addresses();
+        let room = |flows, owns: bool| if owns { flows } else { 0 };
+        (
+            room(self.limits.max_flows, owned.iter().any(IpAddr::is_ipv4)),
+            room(self.limits.max_flows6, owned.iter().any(IpAddr::is_ipv6)),
+        )
+    }
+
     /// The legs this file names.
     pub fn named_legs(&self) -> NamedLegs<'_> {
         let vips = self.services.iter().rev();
@@ -128,11 +138,13 @@ impl Auth {
 /// `limits`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Limits {
-    /// Flows the table holds, 1,024–16,000,000.
+    /// IPv4 flows, 1,024–16,000,000. See [`PairConfig::flow_room`].
     pub max_flows: u32,
-    /// Half-open flows among them, 64–`max_flows`.
+    /// IPv6 flows, 1,024–16,000,000.
+    pub max_flows6: u32,
+    /// Half-open flows among them, 64 to the greater of the two.
     pub half_open: u32,
-    /// Affinities of `dsr` and `l3-dsr` beside them, 0–`max_flows`; 0 = none is kept.
+    /// Affinities of `dsr` and `l3-dsr` beside them, 0 to the greater of the two; 0 = none is kept.
     pub dsr_flows: u32,
 }
 

@@ -29,7 +29,7 @@ pub(super) const HA: Keys = Keys {
     ],
 };
 pub(super) const LIMITS: Keys = Keys {
-    known: &["max_flows", "half_open", "dsr_flows"],
+    known: &["max_flows", "max_flows6", "half_open", "dsr_flows"],
     later: &[],
 };
 pub(super) const GATEWAY: Keys = Keys {
@@ -42,6 +42,7 @@ const DEFAULT_ANNOUNCE_RATE: u32 = 200;
 const DEFAULT_ANNOUNCE_REFRESH: Duration = Duration::from_mins(1);
 const DEFAULT_LIMITS: Limits = Limits {
     max_flows: 1_000_000,
+    max_flows6: 1_000_000,
     half_open: 65_536,
     dsr_flows: 0,
 };
@@ -157,20 +158,20 @@ fn read(walk: &mut Walk<'_>, table: &Table<'_>) -> Places {
         );
         ha.announce.extend(owned.next());
     }
-    let affinities = if service_configs.iter().any(ServiceConfig::is_direct) {
-        limits.max_flows / FLOWS_PER_AFFINITY
-    } else {
-        0
-    };
-    let config = PairConfig {
+    let mut config = PairConfig {
         ha,
-        limits: Limits {
-            dsr_flows: dsr_flows.unwrap_or(affinities),
-            ..limits
-        },
+        limits,
         gateways,
         services: service_configs,
     };
+    let is_direct = config.services.iter().any(ServiceConfig::is_direct);
+    let (four, six) = config.flow_room();
+    let affinities = if is_direct {
+        four.max(six) / FLOWS_PER_AFFINITY
+    } else {
+        0
+    };
+    config.limits.dsr_flows = dsr_flows.unwrap_or(affinities);
     (config, gateway_places, service_places)
 }
 
@@ -243,10 +244,13 @@ fn table_sizes(walk: &mut Walk<'_>, field: &Field<'_>) -> Option<(Limits, Option
     let max_flows = walk.or(&table, "max_flows", DEFAULT_LIMITS.max_flows, |walk, field| {
         u32::try_from(walk.integer(field, limits::MAX_FLOWS)?).ok()
     });
+    let max_flows6 = walk.or(&table, "max_flows6", max_flows, |walk, field| {
+        u32::try_from(walk.integer(field, limits::MAX_FLOWS)?).ok()
+    });
     let half_open = walk.or(
         &table,
         "half_open",
-        DEFAULT_LIMITS.half_open.min(max_flows),
+        DEFAULT_LIMITS.half_open.min(max_flows.max(max_flows6)),
         |walk, field| u32::try_from(walk.integer(field, limits::HALF_OPEN)?).ok(),
     );
     let dsr_flows = walk.may(&table, "dsr_flows", |walk, field| {
@@ -254,6 +258,7 @@ fn table_sizes(walk: &mut Walk<'_>, field: &Field<'_>) -> Option<(Limits, Option
     });
     let limits = Limits {
         max_flows,
+        max_flows6,
         half_open,
         ..DEFAULT_LIMITS
     };

@@ -126,7 +126,10 @@ impl ControlBackend for Backend {
             dataplane: DataplaneStatus {
                 flows: facts.flows,
                 half_open: self.flows.half_open(),
-                max_flows: u64::from(pair.limits.max_flows),
+                max_flows: {
+                    let (four, six) = pair.flow_room();
+                    u64::from(four) + u64::from(six)
+                },
                 max_half_open: u64::from(pair.limits.half_open),
                 map_bytes,
                 counters: counters

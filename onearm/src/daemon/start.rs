@@ -139,10 +139,11 @@ async fn serve(options: &Options, loaded: Loaded) -> anyhow::Result<()> {
         Gates::open(&options.state_dir, place).context("the journal of egress gates cannot be read")?;
     let board = Arc::new(Board::new(loaded.node.priority, loaded.node.peer.address));
 
+    let (max_flows, max_flows6) = loaded.pair.flow_room();
     let wanted = onearm_dataplane::Options {
         limits: Limits {
-            max_flows: loaded.pair.limits.max_flows,
-            max_flows6: 0,
+            max_flows,
+            max_flows6,
             half_open: loaded.pair.limits.half_open,
             dsr_flows: loaded.pair.limits.dsr_flows,
         },

@@ -1,15 +1,20 @@
-//! Gratuitous ARP for every owned address: paced, repeated, refreshed, repeated after conflicts. Pure.
+//! Gratuitous ARP or an unsolicited neighbour advertisement for every owned address: paced (both families together),
+//! repeated, refreshed, repeated after conflicts. Pure.
 //!
 //! A *pass* goes over the addresses that still have announcements left, in the order they were given, as fast as the
 //! pace allows; the next pass starts no earlier than [`PASS_GAP_NANOS`] after the start of the one before. Taking the
 //! lease gives every address [`Settings::rounds`] announcements, an added address gets the same (B20), a refresh (B14)
 //! gives one. Conflicts and failed sends jump the queue but keep the pace. Losing the lease drops everything at once.
 //!
+//! A conflict is answered at once, but each address at most once in [`CONFLICT_GAP_NANOS`] and all together at most
+//! [`CONFLICTS_PER_SECOND`] times a second. What these bounds hold back is owed: the last word after a burst of forged
+//! claims is an announcement of ours.
+//!
 //! Who carries out [`Output::Announce`] reads the leg's MAC for each frame (B15) and looks at the lease once more before
 //! each send.
 
-use std::collections::{BTreeMap, VecDeque};
-use std::net::Ipv4Addr;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
 
@@ -31,6 +36,15 @@ const MOST_PER_TICK: u64 = 64;
 /// Pause after a failed send. Nanoseconds.
 const RETRY_NANOS: u64 = 100_000_000;
 const SECOND_NANOS: u64 = 1_000_000_000;
+
+/// A floating address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct OwnedAddress {
+    /// The address.
+    pub address: IpAddr,
+    /// Hosts route through it (a gateway address): IPv6 announcements say so (RFC 4861 §7.2.6, B84).
+    pub router: bool,
+}
 
 /// How announcements are paced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -58,10 +72,10 @@ pub enum Input {
     LeaseLost,
     /// Everything has to be told anew: another node announced for a while, or the leg's MAC changed.
     AnnouncementsDoubtful,
-    /// Somebody else claims this address by ARP.
-    ConflictSeen(Ipv4Addr),
+    /// Somebody else claims this address by ARP or Neighbour Discovery.
+    ConflictSeen(IpAddr),
     /// The announcement of this address could not be sent.
-    SendFailed(Ipv4Addr),
+    SendFailed(IpAddr),
     /// Time passed: hands out what the pace allows.
     DeadlineReached,
 }
@@ -69,11 +83,11 @@ pub enum Input {
 /// What is to be done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Output {
-    /// Send one gratuitous ARP.
+    /// Send one gratuitous ARP or unsolicited neighbour advertisement.
     Announce {
         /// For this address.
-        address: Ipv4Addr,
-        /// In this form; forms alternate from pass to pass.
+        owned: OwnedAddress,
+        /// ARP in this form; forms alternate from pass to pass.
         form: Form,
     },
 }
@@ -85,7 +99,7 @@ pub struct AnnounceCounters {
     pub ordered: u64,
     /// Conflicts seen for an owned address.
     pub conflicts: u64,
-    /// Conflicts not answered because of the bounds.
+    /// Conflicts not answered at once because of the bounds (or not at all: without the lease).
     pub conflicts_suppressed: u64,
     /// Announcements that could not be sent.
     pub send_errors: u64,
@@ -97,11 +111,13 @@ pub struct AnnounceCounters {
 
 #[derive(Clone, Copy, Debug)]
 struct Owned {
-    address: Ipv4Addr,
+    is: OwnedAddress,
     /// Announcements still to be sent by passes.
     left: u8,
     /// When a conflict was last answered.
     conflict_at: Option<MonoTime>,
+    /// When the answer to a conflict is due that the bounds held back.
+    owed_at: Option<MonoTime>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -130,10 +146,12 @@ struct Schedule {
 pub struct Announcer {
     settings: Settings,
     owned: Vec<Owned>,
-    index: BTreeMap<Ipv4Addr, usize>,
+    index: BTreeMap<IpAddr, usize>,
     state: State,
     /// Addresses that do not wait for a pass.
-    urgent: VecDeque<Ipv4Addr>,
+    urgent: VecDeque<IpAddr>,
+    /// Every `owed_at`, in order.
+    owed: BTreeSet<(MonoTime, IpAddr)>,
     form: Form,
     conflict_second: MonoTime,
     conflicts_in_second: u32,
@@ -152,6 +170,7 @@ impl Announcer {
             index: BTreeMap::new(),
             state: State::Silent,
             urgent: VecDeque::new(),
+            owed: BTreeSet::new(),
             form: Form::Request,
             conflict_second: MonoTime::ZERO,
             conflicts_in_second: 0,
@@ -172,7 +191,7 @@ impl Announcer {
     }
 
     /// Whether `address` is owned by the pair.
-    pub fn owns(&self, address: Ipv4Addr) -> bool {
+    pub fn owns(&self, address: IpAddr) -> bool {
         self.index.contains_key(&address)
     }
 
@@ -186,26 +205,38 @@ impl Announcer {
 
     /// Replaces the owned set, keeping its order: what comes first is announced first. Addresses beyond
     /// [`MAX_OWNED`] and repeated ones are left out. Added addresses are announced if the lease is held (B20).
-    pub fn set_owned(&mut self, now: MonoTime, addresses: &[Ipv4Addr]) {
+    pub fn set_owned(&mut self, now: MonoTime, addresses: &[OwnedAddress]) {
         let mut owned = Vec::with_capacity(addresses.len().min(MAX_OWNED));
         let mut index = BTreeMap::new();
-        for address in addresses {
-            if owned.len() == MAX_OWNED || index.contains_key(address) {
+        for is in addresses {
+            if owned.len() == MAX_OWNED || index.contains_key(&is.address) {
                 continue;
             }
-            index.insert(*address, owned.len());
-            owned.push(match self.index.get(address) {
-                Some(old) => self.owned[*old],
+            index.insert(is.address, owned.len());
+            let known = self.index.get(&is.address).map(|old| self.owned[*old]);
+            owned.push(match known {
+                Some(old) if old.is == *is => old,
+                // New, or a router by now and no host any more: caches are to learn it.
+                Some(Owned {
+                    conflict_at, owed_at, ..
+                }) => Owned {
+                    is: *is,
+                    left: self.settings.rounds,
+                    conflict_at,
+                    owed_at,
+                },
                 None => Owned {
-                    address: *address,
+                    is: *is,
                     left: self.settings.rounds,
                     conflict_at: None,
+                    owed_at: None,
                 },
             });
         }
         self.owned = owned;
         self.index = index;
         self.urgent.retain(|address| self.index.contains_key(address));
+        self.owed.retain(|(_, address)| self.index.contains_key(address));
         if let State::Owner(schedule) = &mut self.state {
             // Positions have moved: a running pass starts over with what is left.
             schedule.cursor = None;
@@ -230,10 +261,10 @@ impl Announcer {
         } else {
             None
         };
-        match (work_at, schedule.refresh_at) {
-            (Some(work), Some(refresh)) => Some(work.min(refresh)),
-            (one, other) => one.or(other),
-        }
+        [work_at, schedule.refresh_at, self.owed_due()]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     /// Something happened.
@@ -241,6 +272,7 @@ impl Announcer {
         match (self.state, input) {
             (State::Silent | State::Owner(_), Input::LeaseTaken) => {
                 self.urgent.clear();
+                self.forgive();
                 self.refill(self.settings.rounds);
                 // However low the rate, the first one goes out at once.
                 self.credit = SECOND_NANOS.saturating_sub(u64::from(self.settings.rate) * TICK_NANOS);
@@ -258,6 +290,7 @@ impl Announcer {
             (State::Silent | State::Owner(_), Input::LeaseLost) => {
                 self.state = State::Silent;
                 self.urgent.clear();
+                self.forgive();
                 self.outputs.clear();
                 self.refill(0);
             }
@@ -297,27 +330,81 @@ impl Announcer {
         }
     }
 
-    fn answer_conflict(&mut self, now: MonoTime, address: Ipv4Addr) {
-        let Some(position) = self.index.get(&address) else {
+    fn answer_conflict(&mut self, now: MonoTime, address: IpAddr) {
+        let Some(position) = self.index.get(&address).copied() else {
             return;
         };
         self.counters.conflicts += 1;
+        let owned = &mut self.owned[position];
+        let free_at = owned.conflict_at.map_or(now, |at| at.plus(CONFLICT_GAP_NANOS));
+        if free_at <= now && self.conflicts_left(now) > 0 {
+            self.answer(now, position);
+            return;
+        }
+        self.counters.conflicts_suppressed += 1;
+        let owned = &mut self.owned[position];
+        if owned.owed_at.is_none() {
+            let owed_at = free_at.max(now);
+            owned.owed_at = Some(owed_at);
+            self.owed.insert((owed_at, address));
+        }
+    }
+
+    /// Answers a conflict about the address at `position`; the bounds allow it.
+    fn answer(&mut self, now: MonoTime, position: usize) {
+        let owned = &mut self.owned[position];
+        owned.conflict_at = Some(now);
+        self.conflicts_in_second += 1;
+        let address = owned.is.address;
+        if !self.urgent.contains(&address) {
+            self.urgent.push_back(address);
+        }
+    }
+
+    /// Conflicts that may still be answered in the second `now` is in.
+    fn conflicts_left(&mut self, now: MonoTime) -> u32 {
         if now.since(self.conflict_second) >= SECOND_NANOS {
             self.conflict_second = now;
             self.conflicts_in_second = 0;
         }
-        let owned = &mut self.owned[*position];
-        let recent = owned
-            .conflict_at
-            .is_some_and(|at| now.since(at) < CONFLICT_GAP_NANOS);
-        if recent || self.conflicts_in_second >= CONFLICTS_PER_SECOND {
-            self.counters.conflicts_suppressed += 1;
-            return;
+        CONFLICTS_PER_SECOND.saturating_sub(self.conflicts_in_second)
+    }
+
+    /// When the first owed answer may be given.
+    fn owed_due(&self) -> Option<MonoTime> {
+        let (due, _) = self.owed.first()?;
+        let used_up = self.conflicts_in_second >= CONFLICTS_PER_SECOND;
+        let second_ends = self.conflict_second.plus(SECOND_NANOS);
+        Some(if used_up { (*due).max(second_ends) } else { *due })
+    }
+
+    /// Gives the owed answers that are due.
+    fn pay(&mut self, now: MonoTime) {
+        while let Some((due, address)) = self.owed.first().copied()
+            && due <= now
+            && self.conflicts_left(now) > 0
+        {
+            self.settle(address);
+            if let Some(position) = self.index.get(&address) {
+                self.answer(now, *position);
+            }
         }
-        owned.conflict_at = Some(now);
-        self.conflicts_in_second += 1;
-        if !self.urgent.contains(&address) {
-            self.urgent.push_back(address);
+    }
+
+    /// Nothing is owed for `address` any more.
+    fn settle(&mut self, address: IpAddr) {
+        if let Some(position) = self.index.get(&address)
+            && let Some(owed_at) = self.owned[*position].owed_at.take()
+        {
+            self.owed.remove(&(owed_at, address));
+        }
+    }
+
+    /// Nothing is owed any more.
+    fn forgive(&mut self) {
+        self.owed.clear();
+        for owned in &mut self.owned {
+            owned.owed_at = None;
         }
     }
 
@@ -330,19 +417,21 @@ impl Announcer {
             schedule.refresh_at = refresh_at(now, self.settings);
             self.refill(1);
         }
+        self.pay(now);
         if now >= schedule.tick_at {
             let mut allowed = self.allowance(now, &mut schedule);
             while allowed > 0 {
-                let Some(address) = self
-                    .urgent
-                    .pop_front()
-                    .or_else(|| self.next_of_pass(now, &mut schedule))
-                else {
+                let urgent = self.urgent.pop_front();
+                let urgent = urgent.and_then(|address| self.index.get(&address).copied());
+                let Some(position) = urgent.or_else(|| self.next_of_pass(now, &mut schedule)) else {
                     break;
                 };
+                let owned = self.owned[position].is;
+                // Every conflict seen so far is older than this announcement.
+                self.settle(owned.address);
                 self.counters.ordered += 1;
                 self.outputs.push_back(Output::Announce {
-                    address,
+                    owned,
                     form: self.form,
                 });
                 allowed -= 1;
@@ -360,7 +449,7 @@ impl Announcer {
         whole.min(MOST_PER_TICK)
     }
 
-    fn next_of_pass(&mut self, now: MonoTime, schedule: &mut Schedule) -> Option<Ipv4Addr> {
+    fn next_of_pass(&mut self, now: MonoTime, schedule: &mut Schedule) -> Option<usize> {
         let from = match schedule.cursor {
             Some(cursor) => cursor,
             None if now >= schedule.next_pass_at && self.owned.iter().any(|owned| owned.left > 0) => {
@@ -378,7 +467,7 @@ impl Announcer {
         if let Some(position) = found {
             self.owned[position].left -= 1;
             schedule.cursor = Some(position + 1);
-            return Some(self.owned[position].address);
+            return Some(position);
         }
         schedule.cursor = None;
         self.counters.passes += 1;

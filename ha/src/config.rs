@@ -1,6 +1,6 @@
 //! What the HA process is configured with. Checked here; where it comes from is the daemon's business.
 
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -9,7 +9,7 @@ use crate::units::{Centiseconds, Priority, Vrid};
 use crate::wire::advert::ChecksumForm;
 use crate::{announce, election, lease};
 
-/// Most addresses an advert of ours lists; all others are the dataplane's business.
+/// Most addresses an advert of ours lists, in each family; all others are the dataplane's business.
 pub const MAX_LISTED: usize = 16;
 /// Longest name of an interface.
 const IFNAME_MAX: usize = 15;
@@ -18,17 +18,30 @@ const IFNAME_MAX: usize = 15;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Transport {
-    /// To 224.0.0.18.
+    /// To 224.0.0.18 and ff02::12.
     #[default]
     Multicast,
     /// To the peer's address.
     Unicast,
 }
 
+/// One family's side of the protocol: the adverts of one IP version. All wires of a node speak for one state.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Wire<A> {
+    /// Own address on the leg, source of the adverts. IPv6 multicast: link-local (RFC 9568 §5.1.2.1).
+    pub address: A,
+    /// The peer's address on the leg; adverts from any other source decide nothing. Link-local where
+    /// [`Self::address`] is.
+    pub peer: A,
+    /// Addresses listed in adverts, 1 to [`MAX_LISTED`]. The first IPv6 one is link-local (see
+    /// [`crate::wire::advert::with_link_local`]).
+    pub announce: Vec<A>,
+}
+
 /// Settings of the HA process.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Config {
-    /// Kernel interface the own address is on (of a VLAN leg: the VLAN device).
+    /// Kernel interface the own addresses are on (of a VLAN leg: the VLAN device).
     pub ifname: String,
     /// Virtual router id.
     pub vrid: Vrid,
@@ -40,19 +53,18 @@ pub struct Config {
     pub preempt: bool,
     /// Whether this node comes up first when both start together; true on exactly one node of a pair.
     pub preferred: bool,
-    /// Own address on the leg.
-    pub address: Ipv4Addr,
-    /// The peer's address on the leg.
-    pub peer: Ipv4Addr,
+    /// Adverts over IPv4.
+    pub ipv4: Option<Wire<Ipv4Addr>>,
+    /// Adverts over IPv6. At least one of both is there. An advert has left when it has left on both; the peer is alive
+    /// when it is heard on either.
+    pub ipv6: Option<Wire<Ipv6Addr>>,
     /// Multicast or unicast.
     pub transport: Transport,
-    /// Checksum of sent adverts.
+    /// Checksum of adverts sent over IPv4.
     pub checksum: ChecksumForm,
-    /// Addresses listed in adverts, 1 to [`MAX_LISTED`].
-    pub announce: Vec<Ipv4Addr>,
-    /// Gratuitous ARP a second, 1 to [`announce::Settings::MOST_RATE`]; default 200.
+    /// Announcements (gratuitous ARP, unsolicited neighbour advertisements) a second, 1 to [`announce::Settings::MOST_RATE`]; default 200.
     pub announce_rate: u32,
-    /// Gratuitous ARP for each address after a take-over, 1 to 10; default 3.
+    /// Announcements of each address after a take-over, 1 to 10; default 3.
     pub announce_rounds: u8,
     /// Time between two refreshes of all addresses; zero: none.
     pub announce_refresh: Duration,
@@ -88,17 +100,32 @@ impl Config {
             Priority::configured(priority).is_ok(),
             ConfigError::Priority(priority),
         );
-        for address in [self.address, self.peer] {
-            check(is_host(address), ConfigError::NotAHost(address));
+        check(self.ipv4.is_some() || self.ipv6.is_some(), ConfigError::NoWire);
+        for (own, peer, announce) in self.wires() {
+            for address in [own, peer] {
+                check(is_host(address), ConfigError::NotAHost(address));
+            }
+            check(own != peer, ConfigError::PeerIsSelf(peer));
+            let listed = announce.len();
+            check((1..=MAX_LISTED).contains(&listed), ConfigError::Listed(listed));
+            for address in announce {
+                check(is_host(address), ConfigError::NotAHost(address));
+                check(
+                    address != own && address != peer,
+                    ConfigError::ListedNode(address),
+                );
+            }
         }
-        check(self.address != self.peer, ConfigError::PeerIsSelf(self.peer));
-        let listed = self.announce.len();
-        check((1..=MAX_LISTED).contains(&listed), ConfigError::Listed(listed));
-        for address in &self.announce {
-            check(is_host(*address), ConfigError::NotAHost(*address));
+        if let Some(wire) = &self.ipv6 {
+            let local = [wire.address, wire.peer].map(|a| a.is_unicast_link_local());
             check(
-                *address != self.address && *address != self.peer,
-                ConfigError::ListedNode(*address),
+                local[0] == local[1] && (local[0] || self.transport == Transport::Unicast),
+                ConfigError::NotLinkLocal(wire.address, wire.peer),
+            );
+            let first = wire.announce.first();
+            check(
+                first.is_none_or(Ipv6Addr::is_unicast_link_local),
+                ConfigError::FirstListed,
             );
         }
         let rate = self.announce_rate;
@@ -122,14 +149,53 @@ impl Config {
         errors
     }
 
-    pub(crate) const fn election(&self) -> election::Settings {
+    /// Own address, peer's address and listed addresses of each wire, IPv4 first.
+    fn wires(&self) -> impl Iterator<Item = (IpAddr, IpAddr, Vec<IpAddr>)> {
+        fn plain<A: Copy + Into<IpAddr>>(wire: &Wire<A>) -> (IpAddr, IpAddr, Vec<IpAddr>) {
+            let listed = wire.announce.iter().map(|address| (*address).into());
+            (wire.address.into(), wire.peer.into(), listed.collect())
+        }
+        let ipv4 = self.ipv4.as_ref().map(plain);
+        ipv4.into_iter().chain(self.ipv6.as_ref().map(plain))
+    }
+
+    /// Own addresses that must be on the leg.
+    pub(crate) fn addresses(&self) -> Vec<IpAddr> {
+        self.wires().map(|(own, ..)| own).collect()
+    }
+
+    /// Own and peer's address as the election knows them: one pair for all wires, so that both nodes order themselves
+    /// alike on each (IPv4's where there is one).
+    fn speakers(&self) -> (IpAddr, IpAddr) {
+        let nobody = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
+        self.wires()
+            .next()
+            .map_or((nobody, nobody), |(own, peer, _)| (own, peer))
+    }
+
+    /// As whom the election knows the sender of an advert from `source`.
+    pub(crate) fn speaker(&self, source: IpAddr) -> IpAddr {
+        let (own, peer) = self.speakers();
+        for (wire_own, wire_peer, _) in self.wires() {
+            if source == wire_peer {
+                return peer;
+            }
+            if source == wire_own {
+                return own;
+            }
+        }
+        source
+    }
+
+    pub(crate) fn election(&self) -> election::Settings {
+        let (address, peer) = self.speakers();
         election::Settings {
             priority: self.priority,
             interval: self.advert_interval,
             preempt: self.preempt,
             preferred: self.preferred,
-            address: self.address,
-            peer: self.peer,
+            address,
+            peer,
         }
     }
 
@@ -147,10 +213,10 @@ impl Config {
 
     /// Whether `other` is the same router on the same leg, so that a running election can go on with it.
     pub(crate) fn same_router(&self, other: &Self) -> bool {
+        let ends = |config: &Self| -> Vec<_> { config.wires().map(|(own, peer, _)| (own, peer)).collect() };
         self.ifname == other.ifname
             && self.vrid == other.vrid
-            && self.address == other.address
-            && self.peer == other.peer
+            && ends(self) == ends(other)
             && self.transport == other.transport
     }
 }
@@ -160,8 +226,11 @@ fn nanos(span: Duration) -> u64 {
 }
 
 /// Neither unspecified, loopback, group nor broadcast.
-const fn is_host(address: Ipv4Addr) -> bool {
-    !(address.is_unspecified() || address.is_loopback() || address.is_multicast() || address.is_broadcast())
+fn is_host(address: IpAddr) -> bool {
+    !(address.is_unspecified()
+        || address.is_loopback()
+        || address.is_multicast()
+        || address == IpAddr::V4(Ipv4Addr::BROADCAST))
 }
 
 /// One thing wrong with a [`Config`].
@@ -174,18 +243,29 @@ pub enum ConfigError {
     /// Priority 0 or 255.
     #[error("a priority is 1 to 254, not {0}")]
     Priority(u8),
+    /// Neither IPv4 nor IPv6 adverts.
+    #[error("adverts need an address of this node and of the peer, IPv4 or IPv6")]
+    NoWire,
+    /// IPv6 adverts from or to addresses of another scope.
+    #[error(
+        "IPv6 adverts travel between link-local addresses (or, unicast, between two others), not {0} and {1}"
+    )]
+    NotLinkLocal(Ipv6Addr, Ipv6Addr),
+    /// The list of IPv6 adverts begins wrong.
+    #[error("the first address IPv6 adverts list is link-local")]
+    FirstListed,
     /// An address no host can have.
     #[error("{0} is no address of a host")]
-    NotAHost(Ipv4Addr),
+    NotAHost(IpAddr),
     /// Own and peer address are the same.
     #[error("the peer's address {0} is this node's own")]
-    PeerIsSelf(Ipv4Addr),
+    PeerIsSelf(IpAddr),
     /// Too few or too many listed addresses.
     #[error("an advert lists 1 to {MAX_LISTED} addresses, not {0}")]
     Listed(usize),
     /// A node's own address is listed as floating.
     #[error("{0} belongs to a node and cannot float")]
-    ListedNode(Ipv4Addr),
+    ListedNode(IpAddr),
     /// Announcements too slow or too fast.
     #[error("1 to {most} announcements a second are possible, not {0}", most = announce::Settings::MOST_RATE)]
     Rate(u32),
@@ -203,6 +283,7 @@ pub enum ConfigError {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
+    use crate::wire::advert::with_link_local;
 
     pub(crate) fn sample() -> Config {
         Config {
@@ -212,11 +293,14 @@ pub(crate) mod tests {
             advert_interval: Centiseconds::new(10).unwrap(),
             preempt: false,
             preferred: true,
-            address: Ipv4Addr::new(192, 168, 100, 2),
-            peer: Ipv4Addr::new(192, 168, 100, 3),
+            ipv4: Some(Wire {
+                address: Ipv4Addr::new(192, 168, 100, 2),
+                peer: Ipv4Addr::new(192, 168, 100, 3),
+                announce: vec![Ipv4Addr::new(192, 168, 100, 100)],
+            }),
+            ipv6: None,
             transport: Transport::Multicast,
             checksum: ChecksumForm::PseudoHeader,
-            announce: vec![Ipv4Addr::new(192, 168, 100, 100)],
             announce_rate: Config::ANNOUNCE_RATE,
             announce_rounds: Config::ANNOUNCE_ROUNDS,
             announce_refresh: Config::ANNOUNCE_REFRESH,
@@ -234,11 +318,15 @@ pub(crate) mod tests {
 
     #[test]
     fn everything_wrong_is_told_at_once() {
+        let own = Ipv4Addr::new(192, 168, 100, 2);
         let config = Config {
             ifname: "a name/with everything wrong".into(),
             priority: Priority::OWNER,
-            peer: Ipv4Addr::new(192, 168, 100, 2),
-            announce: vec![Ipv4Addr::new(224, 0, 0, 18), Ipv4Addr::new(192, 168, 100, 2)],
+            ipv4: Some(Wire {
+                address: own,
+                peer: own,
+                announce: vec![Ipv4Addr::new(224, 0, 0, 18), own],
+            }),
             announce_rate: 0,
             announce_rounds: 11,
             main_silence: Duration::ZERO,
@@ -246,18 +334,93 @@ pub(crate) mod tests {
         };
         let errors = config.errors();
         assert_eq!(errors.len(), 8, "{errors:?}");
-        assert!(errors.contains(&ConfigError::PeerIsSelf(config.peer)));
+        assert!(errors.contains(&ConfigError::PeerIsSelf(own.into())));
+    }
+
+    fn wire6() -> Wire<Ipv6Addr> {
+        Wire {
+            address: "fe80::2".parse().unwrap(),
+            peer: "fe80::3".parse().unwrap(),
+            announce: with_link_local(sample().vrid, &["2001:db8::100".parse().unwrap()]),
+        }
     }
 
     #[test]
-    fn an_advert_lists_one_to_sixteen_addresses() {
+    fn an_advert_lists_one_to_sixteen_addresses_of_each_family() {
         for (count, fine) in [(0, false), (1, true), (16, true), (17, false)] {
-            let announce = (0..count).map(|n| Ipv4Addr::new(10, 0, 0, n + 1)).collect();
-            assert_eq!(
-                Config { announce, ..sample() }.errors().is_empty(),
-                fine,
-                "{count}"
-            );
+            let mut config = Config {
+                ipv6: Some(wire6()),
+                ..sample()
+            };
+            assert_eq!(config.errors(), []);
+            config.ipv4.as_mut().unwrap().announce =
+                (0..count).map(|n| Ipv4Addr::new(10, 0, 0, n + 1)).collect();
+            assert_eq!(config.errors().is_empty(), fine, "{count}");
+            let mut config = Config {
+                ipv6: Some(wire6()),
+                ..sample()
+            };
+            config.ipv6.as_mut().unwrap().announce = (0..u16::from(count))
+                .map(|n| Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 1, n))
+                .collect();
+            assert_eq!(config.errors().is_empty(), fine, "{count}");
+        }
+    }
+
+    #[test]
+    fn one_family_is_enough_and_none_is_not() {
+        let config = |ipv4: bool, ipv6: bool| Config {
+            ipv4: sample().ipv4.filter(|_| ipv4),
+            ipv6: ipv6.then(wire6),
+            ..sample()
+        };
+        assert_eq!(config(false, true).errors(), []);
+        assert_eq!(config(false, false).errors(), [ConfigError::NoWire]);
+        assert_eq!(config(false, true).election().peer, IpAddr::V6(wire6().peer));
+    }
+
+    #[test]
+    fn b87_ipv6_adverts_of_another_scope_or_with_another_first_address_are_refused() {
+        let global: [Ipv6Addr; 2] = ["2001:db8::2", "2001:db8::3"].map(|a| a.parse().unwrap());
+        let of = |address, peer, transport| Config {
+            ipv6: Some(Wire {
+                address,
+                peer,
+                ..wire6()
+            }),
+            transport,
+            ..sample()
+        };
+        let refused = [ConfigError::NotLinkLocal(global[0], global[1])];
+        assert_eq!(of(global[0], global[1], Transport::Multicast).errors(), refused);
+        assert_eq!(of(global[0], global[1], Transport::Unicast).errors(), []);
+        let mixed = of(wire6().address, global[1], Transport::Unicast).errors();
+        assert_eq!(mixed, [ConfigError::NotLinkLocal(wire6().address, global[1])]);
+        let config = Config {
+            ipv6: Some(Wire {
+                announce: vec!["2001:db8::100".parse().unwrap()],
+                ..wire6()
+            }),
+            ..sample()
+        };
+        assert_eq!(config.errors(), [ConfigError::FirstListed]);
+    }
+
+    #[test]
+    fn every_wire_speaks_for_one_pair_of_addresses() {
+        let config = Config {
+            ipv6: Some(wire6()),
+            ..sample()
+        };
+        let ipv4 = config.ipv4.clone().unwrap();
+        let stranger = "fe80::66".parse().unwrap();
+        for (source, speaker) in [
+            (wire6().peer.into(), ipv4.peer.into()),
+            (ipv4.peer.into(), ipv4.peer.into()),
+            (wire6().address.into(), ipv4.address.into()),
+            (stranger, stranger),
+        ] {
+            assert_eq!(config.speaker(source), speaker);
         }
     }
 }

@@ -6,6 +6,7 @@
 mod addresses;
 mod capacity;
 mod election;
+mod families;
 mod findings;
 mod host;
 mod legs;
@@ -86,6 +87,7 @@ pub fn lint(node: &mut Parsed<NodeConfig>, pair: &mut PairFile) {
     election::judge(pair, &mut of_pair);
     addresses::judge(node, pair, &mut of_node, &mut of_pair);
     legs::judge(node, pair, &mut of_node, &mut of_pair);
+    families::judge(pair, &mut of_pair);
     services::judge(pair, &mut of_pair);
     modes::judge(pair, &mut of_pair);
     snat::judge(pair, &mut of_pair);

@@ -2,7 +2,7 @@
 //!
 //! A file is read in one walk over a document with positions: unknown keys, wrong types and values out of range are all
 //! reported at once, each with file, line, column, field, value and remedy ([`Diagnostic`]). What follows from several
-//! fields or from both files together is judged by [`crate::check`]. [`load`] does both and returns a configuration only
+//! fields or from both files together is judged by [`crate::check`]. [`load()`] does both and returns a configuration only
 //! when there is no error.
 
 mod diagnostic;

@@ -45,9 +45,9 @@ counters! {
     ServerDownReset = "server_down_reset",
     /// Datagram whose flow moved because its server went down.
     ServerDownMoved = "server_down_moved",
-    /// ICMP error about a packet of a flow translated and sent to the flow's sender.
+    /// ICMP error about a packet of a flow sent to the flow's sender, translated as the flow is.
     IcmpErrorTranslated = "icmp_error_translated",
-    /// Later fragment of a flow's datagram translated (also in `transmitted` or `redirected`).
+    /// Later fragment of a flow's datagram sent after its first one (also in `transmitted` or `redirected`).
     FragmentFollowed = "fragment_followed",
     /// New flow made.
     FlowCreated = "flow_created",
@@ -81,7 +81,7 @@ counters! {
     NoLease = "no_lease",
     /// Dropped: stray frame that the peer itself had sent here.
     RelayLoop = "relay_loop",
-    /// Dropped: fragment to an owned address of a packet that is neither TCP nor UDP.
+    /// Dropped: fragment to an owned address of a packet that is neither TCP nor UDP, or whose flow is gone.
     Fragment = "fragment",
     /// Dropped: fragment that came before its first one, or more than 5 s after it.
     FragmentEarly = "fragment_early",

@@ -5,7 +5,7 @@
 
 use crate::{
     counter::Counter,
-    established::{age, next_hop, time_exceeded},
+    established::{age, next_hop, time_exceeded, too_big},
     flow::{self, State, flags, seen},
     hash,
     maps::{Leg, LegKey, Server, Service, mode, proto, server},
@@ -15,11 +15,14 @@ use crate::{
     table::{self, Ended, Found, NotInserted},
     tables::{Tables, discard, geometry, tick},
     tcp::is_opening,
-    transmit::{self, write_header},
+    transmit::{self, excess, write_header},
     tunnel::{self, Ends, Outer},
     wire::{eth, tcp},
-    work::{Arrival, Step, Work},
+    work::{Answer, Arrival, Step, Work, shape},
 };
+
+/// Every IPv6 link takes that many bytes (RFC 8200 §5).
+const LEAST_MTU6: u16 = 1_280;
 
 /// How a packet gets to its server.
 #[derive(Clone, Copy, Debug)]
@@ -98,7 +101,8 @@ pub fn established<A: Outer, P: Packet, T: Tables, const ROUTED: bool>(
     if !found.intact() {
         return discard(tables, Counter::LockContended);
     }
-    if is_tcp && !opening {
+    let error = arrival.shape & shape::ERROR != 0;
+    if is_tcp && !opening && !error {
         let after = if arrival.tcp_flags & tcp::RST != 0 {
             own | seen::RST
         } else if arrival.tcp_flags & tcp::FIN != 0 {
@@ -119,11 +123,14 @@ pub fn established<A: Outer, P: Packet, T: Tables, const ROUTED: bool>(
         }
     }
     // A SYN on an established flow may be anybody's; it does not keep the flow alive.
-    if !opening {
+    if !opening && !error {
         entry.set_last_seen(tick(now));
         entry.set_packets(entry.packets().wrapping_add(1));
     }
-    send(packet, arrival, leg, tables, &way, now)
+    match send(packet, arrival, leg, tables, &way, now) {
+        Ok(step) => step,
+        Err(most) => too_big(tables, arrival, leg, now, most),
+    }
 }
 
 /// Writes the new flow, for [`Phase::Direct`].
@@ -204,9 +211,10 @@ pub fn direct<A: Outer, P: Packet, T: Tables>(packet: &mut P, work: &mut Work, t
         tables.count(Counter::FlowReopened);
         forget(tables, &ended);
     }
-    if node.dsr_ways == 0 {
+    let error = work.arrival.shape & shape::ERROR != 0;
+    if node.dsr_ways == 0 && !error {
         tables.count(Counter::AffinityMissed);
-    } else {
+    } else if !error {
         let serial = tables.next_incarnation().wrapping_add(1) & 0xff_ffff_ffff;
         work.forward.incarnation = node.incarnation_base | serial;
         let owner = tables.lock_owner();
@@ -250,10 +258,17 @@ pub fn direct<A: Outer, P: Packet, T: Tables>(packet: &mut P, work: &mut Work, t
     };
     let (arrival, now) = (work.arrival.narrow::<A>(), work.now);
     if way.tunnel && arrival.ttl <= 1 {
-        work.answer = crate::work::Answer::TimeExceeded as u8;
+        work.answer = Answer::TimeExceeded as u8;
         return Step::Next(Phase::Answer);
     }
-    send(packet, &arrival, &work.leg, tables, &way, now)
+    match send(packet, &arrival, &work.leg, tables, &way, now) {
+        Ok(step) => step,
+        Err(most) => {
+            work.answer = Answer::TooBig as u8;
+            work.most = most;
+            Step::Next(Phase::Answer)
+        }
+    }
 }
 
 /// Takes a removed flow out of the numbers of open ones.
@@ -265,6 +280,9 @@ fn forget<T: Tables>(tables: &T, ended: &Ended) {
 }
 
 /// Sends to the server.
+///
+/// # Errors
+/// Bytes the packet may have, if it is too long.
 #[inline(always)]
 fn send<A: Outer, P: Packet, T: Tables>(
     packet: &mut P,
@@ -273,14 +291,32 @@ fn send<A: Outer, P: Packet, T: Tables>(
     tables: &T,
     way: &Way<A>,
     now: u64,
-) -> Step {
+) -> Result<Step, u16> {
     let Some(to) = next_hop(tables, way.hop, way.ends.to.wide(), now) else {
-        return discard(tables, Counter::NoNeighbour);
+        return Ok(discard(tables, Counter::NoNeighbour));
     };
+    let overhead = if way.tunnel {
+        tunnel::overhead::<A>(way.ends.port)
+    } else {
+        0
+    };
+    if let Some(most) = excess(arrival, leg, &to, overhead as u16) {
+        // Nobody need take less than the least (RFC 8200 §5), and no error is sent about another.
+        if arrival.shape & shape::ERROR != 0 || (A::V6 && most < LEAST_MTU6) {
+            return Ok(discard(tables, Counter::TooBig));
+        }
+        return Err(most);
+    }
+    if arrival.shape & shape::ERROR != 0 {
+        tables.count(Counter::IcmpErrorTranslated);
+    }
+    if arrival.shape & shape::LATER != 0 {
+        tables.count(Counter::FragmentFollowed);
+    }
     let bytes = u64::from(arrival.l3) + u64::from(arrival.total);
     if !way.tunnel {
         tables.tally(way.stats, way.server, false, bytes);
-        return transmit::send(packet, arrival, leg, tables, &to);
+        return Ok(transmit::send(packet, arrival, leg, tables, &to));
     }
     let mut from = leg.mac;
     if to.ifindex != arrival.ifindex || to.vlan != arrival.vlan {
@@ -289,37 +325,41 @@ fn send<A: Outer, P: Packet, T: Tables>(
             vlan: to.vlan,
             _pad: 0,
         }) else {
-            return discard(tables, Counter::Internal);
+            return Ok(discard(tables, Counter::Internal));
         };
         from = out.mac;
     }
     let l3 = arrival.l3 as usize;
-    let Some(copied) = A::copied(packet, l3) else {
-        return discard(tables, Counter::Internal);
+    let Some(mut copied) = A::copied(packet, l3) else {
+        return Ok(discard(tables, Counter::Internal));
     };
+    if !A::V6 && copied.df == 0 {
+        // All senders' packets have one source now.
+        copied.id = (tables.next_fragment_id() as u16).to_be();
+    }
     if !A::set_ttl(packet, l3, arrival.ttl.wrapping_sub(1)) {
-        return discard(tables, Counter::Internal);
+        return Ok(discard(tables, Counter::Internal));
     }
     let new_l3 = if to.vlan == 0 {
         eth::LEN
     } else {
         eth::LEN + eth::TAG_LEN
     };
-    let room = tunnel::overhead::<A>(way.ends.port) + new_l3;
+    let room = overhead + new_l3;
     let grow = room.cast_signed() - l3.cast_signed();
     let vlan = (to.vlan != 0).then_some(to.vlan);
     if !packet.move_start(grow)
         || !write_header(packet, from, to.mac, vlan, A::ETHERTYPE)
         || !tunnel::write(packet, new_l3, &way.ends, arrival.total as usize, copied)
     {
-        return discard(tables, Counter::Internal);
+        return Ok(discard(tables, Counter::Internal));
     }
     tables.tally(way.stats, way.server, false, bytes);
     if to.ifindex == arrival.ifindex {
         tables.count(Counter::Transmitted);
-        Step::Transmit
+        Ok(Step::Transmit)
     } else {
         tables.count(Counter::Redirected);
-        Step::Redirect(to.leg)
+        Ok(Step::Redirect(to.leg))
     }
 }

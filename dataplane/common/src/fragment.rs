@@ -11,7 +11,7 @@ use crate::{
     established::resolve,
     flow::{FlowKey, flags},
     header::Header,
-    maps::{FragmentKey, Remembered, proto},
+    maps::{FragmentKey, Remembered, proto, server},
     miss::stays_here,
     packet::Packet,
     phase::Phase,
@@ -200,7 +200,14 @@ fn first<A: Fragmented, P: Packet, T: Tables>(
         work.arrival.key.sport = transport.u16::<{ tcp::SPORT }>();
         work.arrival.key.dport = transport.u16::<{ tcp::DPORT }>();
         work.arrival.shape = shape::FRAGMENT | shape::PORTS;
-        found = flow::<A, T>(tables, &work.arrival.key).is_some();
+        if let Some(flow) = flow::<A, T>(tables, &work.arrival.key) {
+            found = !must_move(tables, &flow);
+            if !found {
+                work.old_at = flow.at;
+                work.old_incarnation = flow.incarnation;
+                work.reopen = 1;
+            }
+        }
     } else if A::V6 && ip6::is_extension(piece.proto) {
         // Behind the fragment header: the ports may be anywhere.
         return refuse(tables, ours);
@@ -244,6 +251,25 @@ fn flow<A: Header, T: Tables>(tables: &T, key: &FlowKey) -> Option<Found<A>> {
     table::find(tables, &geometry::<A>(tables.node()?), &key.narrow::<A>())
 }
 
+/// The server of a flow is down, and its datagrams are to go elsewhere.
+#[inline(always)]
+fn must_move<A: Header, T: Tables>(tables: &T, found: &Found<A>) -> bool {
+    let entry = found.entry();
+    let Some(server) = tables.server(u32::from(entry.server())) else {
+        return false;
+    };
+    if entry.flags() & flags::DIRECT != 0 {
+        return server.flags & server::UP == 0;
+    }
+    let moves = entry.flags() & flags::REPLY == 0
+        && entry.key().proto == proto::UDP
+        && server.flags & server::RESETS != 0;
+    if moves {
+        tables.count(Counter::ServerDownMoved);
+    }
+    moves
+}
+
 /// A fragment without ports goes where its first one went.
 #[inline(always)]
 fn later<A: Fragmented, P: Packet, T: Tables>(
@@ -262,9 +288,16 @@ fn later<A: Fragmented, P: Packet, T: Tables>(
         work.arrival.key.daddr,
         known.dport,
     );
-    let Some(found) = flow::<A, T>(tables, &key) else {
-        work.arrival.key.proto = known.proto as u8;
-        return Step::Next(Phase::Miss);
+    let found = flow::<A, T>(tables, &key);
+    let direct = found
+        .as_ref()
+        .is_some_and(|f| f.entry().flags() & flags::DIRECT != 0);
+    let Some(found) = found.filter(|_| !direct) else {
+        work.arrival.key = key;
+        if transport_len(key.proto).is_some() {
+            work.arrival.shape = shape::FRAGMENT | shape::PORTS | shape::LATER;
+        }
+        return Step::Next(if direct { Phase::Forward } else { Phase::Miss });
     };
     let entry = found.entry();
     let entry_flags = entry.flags();

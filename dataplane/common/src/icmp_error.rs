@@ -10,7 +10,7 @@ use crate::{
     established::resolve,
     flow::{FlowKey, flags},
     header::Header,
-    maps::{EndpointKey, proto},
+    maps::{EndpointKey, mode, proto},
     miss::is_bad_source,
     packet::{MAX_OFFSET, Packet},
     phase::Phase,
@@ -18,7 +18,7 @@ use crate::{
     tables::{Tables, discard, geometry},
     transmit::{excess, send},
     wire::{icmp, icmp6, ip, ip6, tcp, udp},
-    work::{Arrival, Step, Work},
+    work::{Arrival, Step, Work, shape},
 };
 
 /// Extension headers of a quoted packet that are walked.
@@ -192,6 +192,14 @@ pub fn icmp_error<A: Quoted, P: Packet, T: Tables>(packet: &mut P, work: &mut Wo
     }
     let entry = found.entry();
     let now = tables.now();
+    if entry.flags() & flags::DIRECT != 0 {
+        let tunnel = entry.flags() & flags::MODE_MASK != mode::DSR << flags::MODE_SHIFT;
+        if arrival.ttl <= 1 && tunnel {
+            return discard(tables, Counter::TtlExpired);
+        }
+        work.now = now;
+        return joined(work, answers.wide(), Phase::Forward);
+    }
     if now >= tables.lease(entry.flags() >> flags::GROUP_SHIFT) {
         return Step::Next(Phase::Relay);
     }
@@ -274,9 +282,24 @@ fn unmatched<T: Tables>(work: &mut Work, tables: &T, answers: Option<FlowKey>) -
             slot: slot as u8,
         })
     });
-    if balanced || tables.owned(slot, work.arrival.key.daddr).is_some() {
+    if tables.owned(slot, work.arrival.key.daddr).is_some() {
+        return match answers {
+            Some(key) => joined(work, key, Phase::Miss),
+            None => discard(tables, Counter::IcmpErrorWithoutFlow),
+        };
+    }
+    if balanced {
         return discard(tables, Counter::IcmpErrorWithoutFlow);
     }
     work.judged = 1;
     Step::Next(Phase::Miss)
+}
+
+/// A server that answers its clients itself gets the error as it is, as one more packet of the flow.
+#[inline(always)]
+fn joined(work: &mut Work, key: FlowKey, phase: Phase) -> Step {
+    work.arrival.key = key;
+    work.arrival.tcp_flags = 0;
+    work.arrival.shape = shape::PORTS | shape::ERROR;
+    Step::Next(phase)
 }

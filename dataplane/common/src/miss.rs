@@ -18,7 +18,7 @@ use crate::{
     tcp::is_opening,
     tunnel::Outer,
     wire::{icmp, tcp},
-    work::{Answer, Step, Work, shape},
+    work::{Answer, Arrival, Step, Work, shape},
 };
 
 /// [`Phase::Miss`].
@@ -129,7 +129,8 @@ fn to_owned<A: Header, P: Packet, T: Tables>(packet: &P, work: &mut Work, tables
     if !is_tcp && key.proto != proto::UDP {
         return discard(tables, Counter::UnsupportedProtocol);
     }
-    let opening = !is_tcp || is_opening(arrival.tcp_flags);
+    let joins = arrival.shape & shape::JOINED != 0;
+    let opening = !joins && (!is_tcp || is_opening(arrival.tcp_flags));
     let service = ServiceKey {
         slot: arrival.slot as u8,
         proto: key.proto,
@@ -142,15 +143,21 @@ fn to_owned<A: Header, P: Packet, T: Tables>(packet: &P, work: &mut Work, tables
         };
         let mode = mode_for(tables, found, index, arrival);
         if !opening && !is_direct(mode) {
-            return without_flow(tables, arrival.tcp_flags);
+            return without_flow(tables, arrival);
         }
         if arrival.ttl <= 1 && mode != mode::DSR {
+            if arrival.shape & shape::ERROR != 0 {
+                return discard(tables, Counter::TtlExpired);
+            }
             work.answer = Answer::TimeExceeded as u8;
             return Step::Next(Phase::Answer);
         }
         work.service = index;
         work.mode = mode;
         return Step::Next(Phase::Schedule);
+    }
+    if joins {
+        return without_flow(tables, arrival);
     }
     if let Some(range) = tables.snat_range(arrival.slot, key.daddr) {
         let port = u16::from_be(key.dport);
@@ -159,7 +166,7 @@ fn to_owned<A: Header, P: Packet, T: Tables>(packet: &P, work: &mut Work, tables
         }
     }
     if !opening {
-        return without_flow(tables, arrival.tcp_flags);
+        return without_flow(tables, arrival);
     }
     work.answer = if is_tcp {
         Answer::Reset as u8
@@ -170,12 +177,17 @@ fn to_owned<A: Header, P: Packet, T: Tables>(packet: &P, work: &mut Work, tables
 }
 
 #[inline(always)]
-fn without_flow<T: Tables>(tables: &T, flags: u8) -> Step {
-    if flags & (tcp::SYN | tcp::ACK) == tcp::SYN | tcp::ACK {
-        discard(tables, Counter::SynAckWithoutFlow)
+fn without_flow<T: Tables>(tables: &T, arrival: &Arrival) -> Step {
+    let reason = if arrival.shape & shape::ERROR != 0 {
+        Counter::IcmpErrorWithoutFlow
+    } else if arrival.shape & shape::LATER != 0 {
+        Counter::Fragment
+    } else if arrival.tcp_flags & (tcp::SYN | tcp::ACK) == tcp::SYN | tcp::ACK {
+        Counter::SynAckWithoutFlow
     } else {
-        discard(tables, Counter::TcpWithoutFlow)
-    }
+        Counter::TcpWithoutFlow
+    };
+    discard(tables, reason)
 }
 
 /// [`Phase::Forward`]: forwards by the flow an earlier phase made or found; that phase has read the clock.
@@ -193,12 +205,14 @@ pub fn forward<A: Fragmented + Outer, P: Packet, T: Tables>(packet: &mut P, work
     let Some(found) = table::find(tables, &geometry::<A>(node), &arrival.key) else {
         return discard(tables, Counter::LockContended);
     };
-    if old_incarnation == found.incarnation && found.entry().flags() & flags::DIRECT == 0 {
+    let direct = found.entry().flags() & flags::DIRECT != 0;
+    if old_incarnation == found.incarnation && !direct {
         follow_client(tables, &arrival, leg, &found, now);
     }
     // What is passed on to the Active, or quoted to its sender, keeps the identification it came with.
     let leaves = arrival.ttl > 1 && now < tables.lease(found.entry().flags() >> flags::GROUP_SHIFT);
     if fresh_id != 0
+        && !direct
         && leaves
         && found.entry().new_saddr() != arrival.key.saddr
         && !A::set_id(packet, arrival.l3 as usize, arrival.l4 as usize, fresh_id)

@@ -12,7 +12,7 @@ use crate::{
     search::Search,
     tables::{Tables, discard, half_open_full, report, tick},
     tcp::is_opening,
-    work::{Step, Work},
+    work::{Step, Work, shape},
 };
 
 /// Entries of the sequence that weighted least connections compare: with up to four servers of one weight that is all.
@@ -91,10 +91,11 @@ pub fn schedule<T: Tables>(work: &mut Work, tables: &T) -> Step {
     }
 }
 
-/// A TCP segment that opens nothing: it comes this far only where flows are but remembered.
+/// What opens nothing: it comes this far only where flows are but remembered.
 #[inline(always)]
 fn joins(work: &Work) -> bool {
-    work.arrival.key.proto == proto::TCP && !is_opening(work.arrival.tcp_flags)
+    let arrival = &work.arrival;
+    arrival.shape & shape::JOINED != 0 || (arrival.key.proto == proto::TCP && !is_opening(arrival.tcp_flags))
 }
 
 /// Drops the packet of a flow that could not be made.

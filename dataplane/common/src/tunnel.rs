@@ -32,9 +32,9 @@ pub struct Copied {
     /// Type of service or traffic class, ECN included (RFC 6040, normal mode).
     tos: u8,
     /// IPv4: "do not fragment" as the inner packet has it (RFC 2003 §3.1).
-    df: u16,
-    /// IPv4: identification, for an outer packet that may be fragmented on its way.
-    id: u16,
+    pub df: u16,
+    /// IPv4: identification as it stands in the packet.
+    pub id: u16,
 }
 
 /// An IP header that can be put before another of its family.

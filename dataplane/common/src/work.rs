@@ -101,6 +101,12 @@ pub mod shape {
     pub const SHORT: u8 = 2;
     /// Ports and, for TCP, flags were read.
     pub const PORTS: u8 = 4;
+    /// A fragment after the first one, whose ports those are.
+    pub const LATER: u8 = 8;
+    /// An ICMP error; the key is that of the flow it tells of, without TCP flags.
+    pub const ERROR: u8 = 16;
+    /// What belongs to a flow and never makes one.
+    pub const JOINED: u8 = LATER | ERROR;
 }
 
 /// What to answer in [`Phase::Answer`].

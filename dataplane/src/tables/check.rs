@@ -289,12 +289,6 @@ fn direct(service: &ServiceSpec) -> Result<()> {
                 server: server.id,
             });
         }
-        if server.id.addr.is_ipv4() != service.vip.is_ipv4() {
-            return Err(TablesError::DirectFamily {
-                service: name(),
-                server: server.id,
-            });
-        }
     }
     let translates = service.modes().any(|mode| match mode {
         Mode::BothNat => true,

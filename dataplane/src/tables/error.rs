@@ -128,14 +128,6 @@ pub enum TablesError {
         /// Server.
         server: ServerId,
     },
-    /// A server that gets packets as clients sent them has an address of the other family.
-    #[error("service {service}: server {} is of another family than the VIP, but answers clients itself", server.addr)]
-    DirectFamily {
-        /// Service.
-        service: String,
-        /// Server.
-        server: ServerId,
-    },
     /// Servers that hold the VIP themselves would get packets from it.
     #[error(
         "service {service}: {addr} is the VIP its servers hold, and cannot be the source of translated packets as well"

@@ -1,3 +1,5 @@
+use std::net::{Ipv4Addr, Ipv6Addr};
+
 use proptest::prelude::*;
 
 use super::*;
@@ -12,22 +14,34 @@ fn settings() -> Settings {
     }
 }
 
-fn address(number: u32) -> Ipv4Addr {
-    Ipv4Addr::from(0xc0a8_0000 + number)
+/// Every other one is IPv6.
+fn address(number: u32) -> IpAddr {
+    if number.is_multiple_of(2) {
+        Ipv4Addr::from(0xc0a8_0000 + number).into()
+    } else {
+        Ipv6Addr::from(0x2001_0db8 << 96 | u128::from(number)).into()
+    }
+}
+
+fn owned(number: u32) -> OwnedAddress {
+    OwnedAddress {
+        address: address(number),
+        router: false,
+    }
 }
 
 struct Bench {
     now: MonoTime,
     announcer: Announcer,
     /// When and what was announced.
-    told: Vec<(u64, Ipv4Addr, Form)>,
+    told: Vec<(u64, IpAddr, Form)>,
 }
 
 impl Bench {
     fn new(settings: Settings, count: u32) -> Self {
         let now = MonoTime::from_nanos(1_000 * MS);
         let mut announcer = Announcer::new(settings);
-        announcer.set_owned(now, &(0..count).map(address).collect::<Vec<_>>());
+        announcer.set_owned(now, &(0..count).map(owned).collect::<Vec<_>>());
         Self {
             now,
             announcer,
@@ -43,8 +57,8 @@ impl Bench {
 
     fn give(&mut self, input: Input) {
         self.announcer.handle(self.now, input);
-        while let Some(Output::Announce { address, form }) = self.announcer.poll_output() {
-            self.told.push((self.now.as_nanos(), address, form));
+        while let Some(Output::Announce { owned, form }) = self.announcer.poll_output() {
+            self.told.push((self.now.as_nanos(), owned.address, form));
         }
     }
 
@@ -57,7 +71,7 @@ impl Bench {
         self.now = end;
     }
 
-    fn times_told(&self, address: Ipv4Addr) -> usize {
+    fn times_told(&self, address: IpAddr) -> usize {
         self.told.iter().filter(|(_, told, _)| *told == address).count()
     }
 }
@@ -174,7 +188,7 @@ fn b20_an_added_address_is_announced_and_only_that_one() {
     bench.told.clear();
     bench
         .announcer
-        .set_owned(bench.now, &(0..101).map(address).collect::<Vec<_>>());
+        .set_owned(bench.now, &(0..101).map(owned).collect::<Vec<_>>());
     bench.pass(100 * MS);
     assert_eq!(bench.times_told(address(100)), 1);
     bench.pass(60_000 * MS);
@@ -184,7 +198,7 @@ fn b20_an_added_address_is_announced_and_only_that_one() {
 #[test]
 fn a_removed_address_is_not_announced_any_more() {
     let mut bench = Bench::owner(settings(), 1_000);
-    bench.announcer.set_owned(bench.now, &[address(0)]);
+    bench.announcer.set_owned(bench.now, &[owned(0)]);
     bench.told.clear();
     bench.give(Input::SendFailed(address(5)));
     bench.give(Input::ConflictSeen(address(5)));
@@ -207,29 +221,117 @@ fn b12_doubtful_announcements_are_made_anew_during_and_after_a_pass() {
     assert_eq!(bench.times_told(address(3)), 9, "repeated doubts do not add up");
 }
 
+/// When `address` was told, in milliseconds after `begun`.
+fn told_after(bench: &Bench, begun: MonoTime, address: IpAddr) -> Vec<u64> {
+    let of = bench.told.iter().filter(|(_, told, _)| *told == address);
+    of.map(|(at, ..)| (at - begun.as_nanos()) / MS).collect()
+}
+
 #[test]
-fn m11_conflicts_are_answered_once_in_ten_seconds_each_and_ten_times_a_second_in_all() {
+fn m11_conflicts_are_answered_at_once_and_once_in_ten_seconds_and_the_last_one_too() {
+    let mut bench = Bench::owner(settings(), 1_000);
+    bench.pass(60_000 * MS);
+    for burst in [1, 2, 30, 200] {
+        bench.told.clear();
+        let begun = bench.now;
+        for _ in 0..burst {
+            bench.give(Input::ConflictSeen(address(7)));
+            bench.pass(100 * MS);
+        }
+        bench.pass(60_000 * MS);
+        let told = told_after(&bench, begun, address(7));
+        // The last claim of the burst came 100 ms before its end: an announcement follows it.
+        let expected: &[u64] = match burst {
+            1 => &[0],
+            2 | 30 => &[0, 10_000],
+            _ => &[0, 10_000, 20_000],
+        };
+        let near = |(told, expected): (&u64, &u64)| (*expected..=expected + 40).contains(told);
+        assert_eq!(told.len(), expected.len(), "{burst}: {told:?}");
+        assert!(
+            told.iter().zip(expected).all(near),
+            "{burst} claims, told after {told:?} ms"
+        );
+    }
+    let counters = bench.announcer.counters();
+    assert_eq!(counters.conflicts, 233);
+    assert_eq!(bench.announcer.deadline(), None, "nothing is owed in the end");
+}
+
+#[test]
+fn m11_conflicts_are_answered_ten_times_a_second_in_all_and_every_address_in_the_end() {
     let mut bench = Bench::owner(settings(), 1_000);
     bench.pass(60_000 * MS);
     bench.told.clear();
-    for _ in 0..200 {
-        bench.give(Input::ConflictSeen(address(7)));
-        bench.pass(100 * MS);
-    }
-    assert_eq!(bench.told.len(), 2, "twenty seconds");
-    bench.told.clear();
+    let begun = bench.now;
     for number in 0..1_000 {
         bench.give(Input::ConflictSeen(address(number)));
         bench.pass(10 * MS);
     }
-    assert!(
-        (90..=110).contains(&bench.told.len()),
-        "{} in ten seconds",
-        bench.told.len()
-    );
-    let counters = bench.announcer.counters();
-    assert_eq!(counters.conflicts, 1_200);
-    assert_eq!(counters.conflicts_suppressed, 1_200 - 2 - bench.told.len() as u64);
+    let in_ten_seconds = bench.told.len();
+    assert!((90..=110).contains(&in_ten_seconds), "{in_ten_seconds}");
+    bench.pass(120_000 * MS);
+    assert!((0..1_000).all(|number| bench.times_told(address(number)) == 1));
+    let times: Vec<_> = bench.told.iter().map(|(at, ..)| *at).collect();
+    for window in times.windows(21) {
+        assert!(
+            window[20] - window[0] >= 1_000 * MS,
+            "twenty in a second at most, across the end of one"
+        );
+    }
+    assert!(bench.now.since(begun) >= 100_000 * MS);
+}
+
+#[test]
+fn an_announcement_for_another_reason_settles_what_is_owed() {
+    let mut bench = Bench::owner(settings(), 1);
+    bench.pass(60_000 * MS);
+    bench.give(Input::ConflictSeen(address(0)));
+    bench.pass(100 * MS);
+    bench.give(Input::ConflictSeen(address(0)));
+    bench.give(Input::AnnouncementsDoubtful);
+    bench.pass(5_000 * MS);
+    bench.told.clear();
+    bench.pass(60_000 * MS);
+    assert!(bench.told.is_empty());
+    assert_eq!(bench.announcer.deadline(), None);
+}
+
+#[test]
+fn what_is_owed_ends_with_the_lease_and_with_the_address() {
+    for end in [Input::LeaseLost, Input::LeaseTaken] {
+        let mut bench = Bench::owner(settings(), 2);
+        bench.pass(60_000 * MS);
+        for _ in 0..2 {
+            bench.give(Input::ConflictSeen(address(0)));
+            bench.give(Input::ConflictSeen(address(1)));
+            bench.pass(100 * MS);
+        }
+        bench.announcer.set_owned(bench.now, &[owned(0)]);
+        bench.give(end);
+        bench.pass(9_000 * MS);
+        bench.told.clear();
+        bench.pass(60_000 * MS);
+        assert!(bench.told.is_empty(), "{end:?}");
+    }
+}
+
+#[test]
+fn b84_an_address_that_becomes_a_router_is_announced_anew() {
+    let mut bench = Bench::owner(settings(), 2);
+    bench.pass(60_000 * MS);
+    bench.told.clear();
+    let gateway = OwnedAddress {
+        router: true,
+        ..owned(1)
+    };
+    bench.announcer.set_owned(bench.now, &[owned(0), gateway]);
+    bench.announcer.handle(bench.now, Input::DeadlineReached);
+    let first = bench.announcer.poll_output();
+    assert!(matches!(first, Some(Output::Announce { owned, .. }) if owned == gateway));
+    bench.pass(60_000 * MS);
+    assert_eq!(bench.times_told(address(0)), 0);
+    assert_eq!(bench.times_told(address(1)), 2);
 }
 
 #[test]
@@ -254,7 +356,7 @@ fn a_failed_send_is_repeated_after_a_pause() {
 #[test]
 fn too_many_and_repeated_addresses_are_left_out() {
     let mut announcer = Announcer::new(settings());
-    let many: Vec<_> = (0..9_000).chain(0..9_000).map(address).collect();
+    let many: Vec<_> = (0..9_000).chain(0..9_000).map(owned).collect();
     announcer.set_owned(MonoTime::ZERO, &many);
     assert_eq!(announcer.owned(), MAX_OWNED);
     assert!(announcer.owns(address(8_191)) && !announcer.owns(address(8_192)));
@@ -276,7 +378,7 @@ proptest! {
                 1 | 2 => bench.give(Input::ConflictSeen(address(number))),
                 3 => bench.give(Input::SendFailed(address(number))),
                 4 => bench.give(Input::DeadlineReached),
-                _ => bench.announcer.set_owned(bench.now, &(0..number).map(address).collect::<Vec<_>>()),
+                _ => bench.announcer.set_owned(bench.now, &(0..number).map(owned).collect::<Vec<_>>()),
             }
         }
         let limit = usize::try_from(rate + rate / 50 + 2).unwrap();

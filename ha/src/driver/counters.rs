@@ -11,15 +11,15 @@ pub struct WireCounters {
     pub malformed: u64,
     /// Wrong IPv4 header checksum, or a fragment.
     pub bad_ip: u64,
-    /// Wrong VRRP checksum (B21).
+    /// Wrong VRRP or ICMPv6 checksum (B21).
     pub bad_checksum: u64,
-    /// TTL other than 255: from beyond a router, or forged there.
+    /// TTL or hop limit other than 255: from beyond a router, or forged there.
     pub bad_ttl: u64,
     /// VRRP version other than 3.
     pub bad_version: u64,
     /// Packet type, router id or interval outside the protocol.
     pub bad_field: u64,
-    /// Of another virtual router; no fault.
+    /// Of another virtual router, or of a family this node sends no adverts in; no fault.
     pub other_vrid: u64,
     /// Addressed neither to the group nor to this node.
     pub misdirected: u64,
@@ -35,8 +35,11 @@ impl WireCounters {
             ParseError::Truncated { .. }
             | ParseError::EtherType(_)
             | ParseError::NotIpv4(_)
+            | ParseError::NotIpv6(_)
             | ParseError::Protocol(_)
-            | ParseError::ArpKind => &mut self.malformed,
+            | ParseError::ArpKind
+            | ParseError::NdKind(_)
+            | ParseError::NdField => &mut self.malformed,
             ParseError::HeaderChecksum | ParseError::Fragment => &mut self.bad_ip,
             ParseError::Checksum => &mut self.bad_checksum,
             ParseError::Ttl(_) => &mut self.bad_ttl,
@@ -62,7 +65,7 @@ pub struct DriverCounters {
     pub messages_not_understood: u64,
     /// Announcements held back because the lease had ended by the time of sending.
     pub announcements_held_back: u64,
-    /// ARP questions for the peer that could not be sent (unicast).
+    /// ARP and ND questions for the peer that could not be sent (unicast).
     pub questions_failed: u64,
     /// Times the leg's sockets were opened.
     pub legs_opened: u64,

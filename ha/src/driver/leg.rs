@@ -1,11 +1,12 @@
-//! The leg as the kernel has it: interface by name, carrier, own address, Ethernet address.
+//! The leg as the kernel has it: interface by name, carrier, own addresses, Ethernet address.
 //!
 //! The carrier is looked at in every turn ([`Carrier`]). Everything else is read again when netlink says that something
 //! changed on this interface, and every ten seconds in case netlink lost a word. Netlink wakes nobody: it is looked at
 //! once a turn.
 
+use std::fs;
 use std::io;
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv6Addr};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 use nix::errno::Errno;
@@ -22,8 +23,10 @@ use crate::sys;
 use crate::units::MonoTime;
 use crate::wire::Mac;
 
-/// `RTMGRP_LINK | RTMGRP_IPV4_IFADDR`.
-const GROUPS: u32 = 0x1 | 0x10;
+/// `RTMGRP_LINK | RTMGRP_IPV4_IFADDR | RTMGRP_IPV6_IFADDR`.
+const GROUPS: u32 = 0x1 | 0x10 | 0x100;
+/// `IFA_F_TENTATIVE | IFA_F_DADFAILED`: not proved unique on the link, or proved not to be.
+const NOT_YET_OWN: u8 = 0x40 | 0x08;
 /// Bytes of a netlink header; the interface index stands four bytes behind it, in links and addresses alike.
 const NETLINK_HEADER: usize = 16;
 /// Everything is read again after this long. Nanoseconds.
@@ -44,7 +47,7 @@ pub(crate) struct LegView {
 #[derive(Debug)]
 pub(super) struct Leg {
     name: String,
-    address: Ipv4Addr,
+    addresses: Vec<IpAddr>,
     netlink: OwnedFd,
     /// For ioctls.
     any: OwnedFd,
@@ -55,7 +58,8 @@ pub(super) struct Leg {
 }
 
 impl Leg {
-    pub(super) fn new(name: &str, address: Ipv4Addr) -> Result<Self, Error> {
+    /// `addresses` are the own ones, all of which it must have to be usable.
+    pub(super) fn new(name: &str, addresses: Vec<IpAddr>) -> Result<Self, Error> {
         let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
         let netlink = socket(
             AddressFamily::Netlink,
@@ -70,7 +74,7 @@ impl Leg {
             .map_err(Error::system("open socket for interface requests"))?;
         Ok(Self {
             name: name.to_owned(),
-            address,
+            addresses,
             netlink,
             any,
             carrier: Carrier::default(),
@@ -88,7 +92,7 @@ impl Leg {
         if since >= REREAD_NANOS || ((self.doubtful || broken) && since >= REREAD_GAP_NANOS) {
             self.doubtful = false;
             self.read_at = Some(now);
-            self.view = read(&self.name, self.address);
+            self.view = read(&self.name, &self.addresses);
             self.carrier = Carrier::default();
         }
         // Carrier and the name itself, without waiting for netlink.
@@ -158,10 +162,10 @@ fn word(bytes: &[u8], at: usize) -> Option<u32> {
         .map(u32::from_ne_bytes)
 }
 
-/// Reads interface and address by name.
-fn read(name: &str, address: Ipv4Addr) -> Result<LegView, LegFault> {
+/// Reads interface and addresses by name.
+fn read(name: &str, addresses: &[IpAddr]) -> Result<LegView, LegFault> {
     let mut found = Err(LegFault::Missing);
-    let mut has_address = false;
+    let mut seen = Vec::new();
     for entry in getifaddrs().map_err(|_| LegFault::NotUsable)? {
         // An address with a label is listed under it: eth0:1.
         if entry.interface_name.split(':').next() != Some(name) {
@@ -176,14 +180,33 @@ fn read(name: &str, address: Ipv4Addr) -> Result<LegView, LegFault> {
             } else {
                 Err(LegFault::Down)
             };
-        } else if of.as_sockaddr_in().is_some_and(|of| of.ip() == address) {
-            has_address = true;
+        } else if let Some(of) = of.as_sockaddr_in() {
+            seen.push(IpAddr::V4(of.ip()));
         }
     }
+    if addresses.iter().any(IpAddr::is_ipv6) {
+        // Unlike getifaddrs this tells which addresses the kernel has found unique.
+        let text = fs::read_to_string("/proc/thread-self/net/if_inet6").unwrap_or_default();
+        seen.extend(proved(&text, name).map(IpAddr::V6));
+    }
     match found {
-        Ok(_) if !has_address => Err(LegFault::NoAddress),
+        Ok(_) if !addresses.iter().all(|address| seen.contains(address)) => Err(LegFault::NoAddress),
         other => other,
     }
+}
+
+/// IPv6 addresses of interface `name` whose duplicate address detection has ended well, from the text of
+/// `/proc/net/if_inet6`: address, index, prefix length, scope, flags and name, numbers in hexadecimal.
+fn proved(text: &str, name: &str) -> impl Iterator<Item = Ipv6Addr> {
+    text.lines().filter_map(move |line| {
+        let fields: Vec<_> = line.split_ascii_whitespace().collect();
+        let [address, _, _, _, flags, of] = fields[..] else {
+            return None;
+        };
+        let flags = u8::from_str_radix(flags, 16).ok()?;
+        let address = u128::from_str_radix(address, 16).ok()?;
+        (of == name && flags & NOT_YET_OWN == 0).then(|| Ipv6Addr::from(address))
+    })
 }
 
 #[cfg(test)]
@@ -214,9 +237,22 @@ mod tests {
 
     #[test]
     fn the_loopback_has_its_address_and_no_other() {
-        let here = Ipv4Addr::LOCALHOST;
-        assert!(read("lo", here).is_ok());
-        assert_eq!(read("lo", Ipv4Addr::new(192, 0, 2, 1)), Err(LegFault::NoAddress));
-        assert_eq!(read("no-such-leg", here), Err(LegFault::Missing));
+        let here = IpAddr::from([127, 0, 0, 1]);
+        let strange = IpAddr::from([192, 0, 2, 1]);
+        assert!(read("lo", &[here]).is_ok());
+        assert_eq!(read("lo", &[strange]), Err(LegFault::NoAddress));
+        assert_eq!(read("lo", &[here, strange]), Err(LegFault::NoAddress));
+        assert_eq!(read("no-such-leg", &[here]), Err(LegFault::Missing));
+    }
+
+    #[test]
+    fn an_ipv6_address_counts_once_it_is_proved_unique() {
+        let text = "fe800000000000000000000000000002 04 40 20 80     eth0\n\
+                    fe800000000000000000000000000003 04 40 20 c0     eth0\n\
+                    fe800000000000000000000000000004 04 40 20 88     eth0\n\
+                    fe800000000000000000000000000005 05 40 20 80     eth1\n\
+                    20010db8000000000000000000000006 04 40 00 00     eth0\nspoiled\n";
+        let seen: Vec<_> = proved(text, "eth0").map(|address| address.to_string()).collect();
+        assert_eq!(seen, ["fe80::2", "2001:db8::6"]);
     }
 }

@@ -15,7 +15,6 @@ mod privilege;
 mod router;
 mod sockets;
 
-use std::net::Ipv4Addr;
 use std::os::fd::{AsFd, OwnedFd};
 
 use nix::errno::Errno;
@@ -28,16 +27,15 @@ pub use counters::{DriverCounters, WireCounters};
 pub use privilege::Grants;
 pub(crate) use sockets::PacketSocket;
 
-use crate::announce;
-use crate::config::{Config, Transport};
+use crate::announce::{self, OwnedAddress};
+use crate::config::{Config, Transport, Wire};
 use crate::election::{ElectionCounters, Input};
 use crate::error::Error;
 use crate::lease;
 use crate::process::{HaEnd, HaState, STATE_NANOS, ToHa, ToMain, Verdict, Watch};
-use crate::units::MonoTime;
-use crate::wire::Mac;
-use crate::wire::advert::GROUP;
-use crate::wire::frame::group_mac;
+use crate::units::{Centiseconds, MonoTime, Priority};
+use crate::wire::advert::{Advert, emit_frame};
+use crate::wire::{Address, Mac};
 use router::Router;
 
 /// Where the lease goes: one cell that the dataplane reads for every packet.
@@ -116,9 +114,9 @@ struct Driver<S> {
     links: Vec<OwnedFd>,
     watch: Watch,
     router: Option<Router>,
-    owned: Vec<Ipv4Addr>,
+    owned: Vec<OwnedAddress>,
     /// Parts of the next owned set.
-    owned_parts: Vec<Ipv4Addr>,
+    owned_parts: Vec<OwnedAddress>,
     counters: DriverCounters,
     turned_at: MonoTime,
     /// When the next state is due.
@@ -327,10 +325,37 @@ fn close_aside(descriptors: Vec<OwnedFd>) {
     thread.spawn(move || drop(descriptors)).ok();
 }
 
-/// Where an advert goes. `peer` is the peer's Ethernet address if it is needed and known.
-pub(crate) fn advert_destination(config: &Config, peer: Option<Mac>) -> (Mac, Ipv4Addr) {
-    match config.transport {
-        Transport::Multicast => (group_mac(GROUP), GROUP),
-        Transport::Unicast => (peer.unwrap_or(Mac::BROADCAST), config.peer),
+/// The frames of one advert, one for each wire. `peer` is where unicast goes.
+pub(crate) fn advert_frames(
+    config: &Config,
+    mac: Mac,
+    peer: Mac,
+    priority: Priority,
+    interval: Centiseconds,
+) -> impl Iterator<Item = Vec<u8>> {
+    fn frame<A: Address>(
+        config: &Config,
+        wire: &Wire<A>,
+        (mac, peer): (Mac, Mac),
+        priority: Priority,
+        interval: Centiseconds,
+    ) -> Vec<u8> {
+        let to = match config.transport {
+            Transport::Multicast => (A::GROUP.group_mac(), A::GROUP),
+            Transport::Unicast => (peer, wire.peer),
+        };
+        let advert = Advert {
+            vrid: config.vrid,
+            priority,
+            interval,
+            addresses: wire.announce.clone(),
+        };
+        emit_frame((mac, wire.address), to, &advert, config.checksum)
     }
+    let macs = (mac, peer);
+    let ipv4 = config.ipv4.as_ref();
+    let ipv4 = ipv4.map(|wire| frame(config, wire, macs, priority, interval));
+    let ipv6 = config.ipv6.as_ref();
+    let ipv6 = ipv6.map(|wire| frame(config, wire, macs, priority, interval));
+    ipv4.into_iter().chain(ipv6)
 }

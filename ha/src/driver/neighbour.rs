@@ -1,6 +1,7 @@
 //! The peer's Ethernet address for unicast adverts. Pure.
 //!
-//! Learned from the peer's adverts and ARP, asked for by ARP while unknown and again from time to time. Until it is
+//! Learned from the peer's adverts, ARP and ND, asked for while unknown and again from time to time. One for both
+//! families: a leg has one Ethernet address. Until it is
 //! known, unicast adverts go to the broadcast address: an Active whose peer is switched off must still be able to
 //! advertise, and a peer that comes up hears it.
 

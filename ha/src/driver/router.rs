@@ -1,7 +1,7 @@
 //! One virtual router on its leg: the machines, the sockets, and what is carried out between them.
 
 use std::io;
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
 
 use super::clock::{self, ReceiveTimes};
@@ -9,24 +9,24 @@ use super::counters::{DriverCounters, WireCounters};
 use super::leg::{Leg, LegView};
 use super::neighbour::PeerMac;
 use super::sockets::{Heard, LegSockets};
-use super::{LeaseSink, advert_destination};
-use crate::announce::{self, Announcer};
-use crate::config::{Config, Transport};
+use super::{LeaseSink, advert_frames};
+use crate::announce::{self, Announcer, OwnedAddress};
+use crate::config::{Config, Transport, Wire};
 use crate::election::{Election, HeardAdvert, Input, LegFault, Output};
 use crate::error::Error;
 use crate::process::ToMain;
 use crate::units::{Centiseconds, MonoTime, Priority};
-use crate::wire::Mac;
-use crate::wire::advert::{Advert, GROUP, ReceivedAdvert, emit_frame, parse_frame};
-use crate::wire::arp::Arp;
+use crate::wire::advert::{ReceivedAdvert, parse_frame};
+use crate::wire::arp::{Arp, Form};
 use crate::wire::frame::{ETHERTYPE_ARP, Ethernet};
+use crate::wire::ipv6::{ETHERTYPE_IPV6, IPV6_LEN, PROTOCOL_ICMPV6};
+use crate::wire::ndp::{Kind, Message};
+use crate::wire::{Address, Mac, ParseError};
 
 /// Everything that belongs to one configuration of one leg.
 #[derive(Debug)]
 pub(super) struct Router {
     pub(super) config: Config,
-    /// `config.announce`, sorted, to compare address lists.
-    listed: Vec<Ipv4Addr>,
     leg: Leg,
     view: Result<LegView, LegFault>,
     sockets: Option<LegSockets>,
@@ -44,12 +44,11 @@ pub(super) struct Router {
 }
 
 impl Router {
-    pub(super) fn new(now: MonoTime, config: Config, owned: &[Ipv4Addr]) -> Result<Self, Error> {
+    pub(super) fn new(now: MonoTime, config: Config, owned: &[OwnedAddress]) -> Result<Self, Error> {
         let mut announcer = Announcer::new(config.announcements());
         announcer.set_owned(now, owned);
         Ok(Self {
-            listed: sorted(&config.announce),
-            leg: Leg::new(&config.ifname, config.address)?,
+            leg: Leg::new(&config.ifname, config.addresses())?,
             view: Err(LegFault::Unknown),
             sockets: None,
             mac: None,
@@ -68,7 +67,6 @@ impl Router {
     pub(super) fn reconfigure(&mut self, now: MonoTime, config: Config) {
         self.election.handle(now, Input::Reconfigured(config.election()));
         self.announcer.reconfigure(now, config.announcements());
-        self.listed = sorted(&config.announce);
         self.config = config;
     }
 
@@ -124,7 +122,7 @@ impl Router {
         if self.sockets.is_some() {
             return Ok(());
         }
-        let sockets = LegSockets::open(view.ifindex, self.config.peer).map_err(|_| LegFault::NotUsable)?;
+        let sockets = LegSockets::open(view.ifindex, &self.config).map_err(|_| LegFault::NotUsable)?;
         counters.legs_opened += 1;
         self.sockets = Some(sockets);
         self.neighbour = PeerMac::default();
@@ -161,54 +159,86 @@ impl Router {
     }
 
     fn hear_advert(&mut self, now: MonoTime, at: MonoTime, frame: &[u8]) {
-        let ReceivedAdvert {
-            src_mac,
-            src,
-            dst,
-            advert,
-        } = match parse_frame(frame) {
-            Ok(received) => received,
-            Err(error) => return self.wire.count(error),
+        let config = &self.config;
+        let heard = match Ethernet::parse(frame) {
+            Ok(Ethernet {
+                ethertype: ETHERTYPE_IPV6,
+                ..
+            }) => understand(config, config.ipv6.as_ref(), at, frame),
+            Ok(_) | Err(_) => understand(config, config.ipv4.as_ref(), at, frame),
         };
-        if dst != GROUP && dst != self.config.address {
-            self.wire.misdirected += 1;
-            return;
+        match heard {
+            Ok((src_mac, advert)) => {
+                if advert.source == self.election.settings().peer {
+                    self.peer_mac = Some(src_mac);
+                    self.neighbour.learn(now, src_mac);
+                }
+                self.election.handle(now, Input::AdvertReceived(advert));
+            }
+            Err(Unused::Spoiled(error)) => self.wire.count(error),
+            Err(Unused::Misdirected) => self.wire.misdirected += 1,
+            Err(Unused::OtherRouter) => self.wire.other_vrid += 1,
         }
-        if advert.vrid != self.config.vrid {
-            self.wire.other_vrid += 1;
-            return;
-        }
-        if src == self.config.peer {
-            self.peer_mac = Some(src_mac);
-            self.neighbour.learn(now, src_mac);
-        }
-        self.election.handle(
-            now,
-            Input::AdvertReceived(HeardAdvert {
-                at,
-                source: src,
-                priority: advert.priority,
-                interval: advert.interval,
-                same_addresses: sorted(&advert.addresses) == self.listed,
-            }),
-        );
     }
 
     fn hear_other(&mut self, now: MonoTime, at: MonoTime, frame: &[u8]) {
-        if Ethernet::parse(frame).is_ok_and(|ethernet| ethernet.ethertype != ETHERTYPE_ARP) {
-            return self.hear_advert(now, at, frame);
+        match Ethernet::parse(frame) {
+            Ok(Ethernet {
+                ethertype: ETHERTYPE_ARP,
+                ..
+            }) => self.hear_arp(now, frame),
+            Ok(Ethernet {
+                ethertype: ETHERTYPE_IPV6,
+                payload,
+                ..
+            }) if payload.len() >= IPV6_LEN && payload[6] == PROTOCOL_ICMPV6 => {
+                self.hear_neighbour(now, frame);
+            }
+            Ok(_) => self.hear_advert(now, at, frame),
+            Err(error) => self.wire.count(error),
         }
+    }
+
+    fn hear_arp(&mut self, now: MonoTime, frame: &[u8]) {
         match Arp::parse_frame(frame) {
             Ok(arp) => {
-                if arp.sender == self.config.peer {
+                if self
+                    .config
+                    .ipv4
+                    .as_ref()
+                    .is_some_and(|wire| wire.peer == arp.sender)
+                {
                     self.neighbour.learn(now, arp.sender_mac);
                 }
-                if self.announcer.owns(arp.sender) && Some(arp.sender_mac) != self.mac {
-                    self.announcer
-                        .handle(now, announce::Input::ConflictSeen(arp.sender));
-                }
+                self.doubt_claim(now, arp.sender.into(), arp.sender_mac);
             }
             Err(error) => self.wire.count(error),
+        }
+    }
+
+    /// Who sends from an owned address, or advertises one, claims it. A probe (no source) claims nothing yet: the
+    /// dataplane answers it.
+    fn hear_neighbour(&mut self, now: MonoTime, frame: &[u8]) {
+        match Message::parse_frame(frame) {
+            Ok((src_mac, message)) => {
+                let claimed = match message.kind {
+                    Kind::Solicitation => message.src,
+                    Kind::Advertisement { .. } => message.target,
+                };
+                let at = message.mac.unwrap_or(src_mac);
+                if self.config.ipv6.as_ref().is_some_and(|wire| wire.peer == claimed) {
+                    self.neighbour.learn(now, at);
+                }
+                self.doubt_claim(now, claimed.into(), at);
+            }
+            Err(error) => self.wire.count(error),
+        }
+    }
+
+    /// Somebody at `mac` says that `address` is there.
+    fn doubt_claim(&mut self, now: MonoTime, address: IpAddr, mac: Mac) {
+        if self.announcer.owns(address) && Some(mac) != self.mac {
+            self.announcer.handle(now, announce::Input::ConflictSeen(address));
         }
     }
 
@@ -274,20 +304,24 @@ impl Router {
         };
         let config = &self.config;
         if config.transport == Transport::Unicast && self.neighbour.ask(now) {
-            let question = Arp::request(mac, config.address, config.peer).emit_frame(Mac::BROADCAST);
-            if sockets.send_arp(&question).is_err() {
+            let question = match (&config.ipv4, &config.ipv6) {
+                (Some(wire), _) => {
+                    Some(Arp::request(mac, wire.address, wire.peer).emit_frame(Mac::BROADCAST))
+                }
+                (None, Some(wire)) => Some(Message::question(wire.address, mac, wire.peer).emit_frame(mac)),
+                (None, None) => None,
+            };
+            if question.is_some_and(|question| sockets.send_other(&question).is_err()) {
                 // The advert goes out nevertheless.
                 counters.questions_failed += 1;
             }
         }
-        let advert = Advert {
-            vrid: config.vrid,
-            priority,
-            interval,
-            addresses: config.announce.clone(),
-        };
-        let to = advert_destination(config, Some(self.neighbour.destination()));
-        let sent = sockets.send_advert(&emit_frame((mac, config.address), to, &advert, config.checksum));
+        let frames = advert_frames(config, mac, self.neighbour.destination(), priority, interval);
+        // A peer that hears one family only must hear it even if the other cannot be sent.
+        let mut sent = Ok(());
+        for frame in frames {
+            sent = sent.and(sockets.send_advert(&frame));
+        }
         if sent.is_err() {
             self.leg.doubt();
         }
@@ -299,29 +333,80 @@ impl Router {
         if self.announcer.deadline().is_some_and(|due| due <= now) {
             self.announcer.handle(now, announce::Input::DeadlineReached);
         }
-        while let Some(announce::Output::Announce { address, form }) = self.announcer.poll_output() {
+        while let Some(announce::Output::Announce { owned, form }) = self.announcer.poll_output() {
             let moment = clock::now();
             if moment >= self.lease_until {
                 counters.announcements_held_back += 1;
                 self.announcer
-                    .handle(moment, announce::Input::SendFailed(address));
+                    .handle(moment, announce::Input::SendFailed(owned.address));
                 continue;
             }
             let sent = self.leg.mac().and_then(|mac| {
-                let frame = Arp::gratuitous(address, mac, form).emit_frame(Mac::BROADCAST);
+                let frame = announcement(owned, mac, form);
                 self.sockets
                     .as_ref()
-                    .map_or(Err(io::ErrorKind::NotConnected.into()), |s| s.send_arp(&frame))
+                    .map_or(Err(io::ErrorKind::NotConnected.into()), |s| s.send_other(&frame))
             });
             if sent.is_err() {
                 self.announcer
-                    .handle(moment, announce::Input::SendFailed(address));
+                    .handle(moment, announce::Input::SendFailed(owned.address));
             }
         }
     }
 }
 
-fn sorted(addresses: &[Ipv4Addr]) -> Vec<Ipv4Addr> {
+/// The frame that announces `owned` at `mac`.
+fn announcement(owned: OwnedAddress, mac: Mac, form: Form) -> Vec<u8> {
+    match owned.address {
+        IpAddr::V4(address) => Arp::gratuitous(address, mac, form).emit_frame(Mac::BROADCAST),
+        IpAddr::V6(address) => Message::unsolicited(address, mac, owned.router).emit_frame(mac),
+    }
+}
+
+/// Why an advert is not used.
+enum Unused {
+    /// It is none.
+    Spoiled(ParseError),
+    /// Addressed neither to the group nor to this node.
+    Misdirected,
+    /// Of another virtual router: another id, or a family this node has no part in (RFC 9568 §5.2.3: the same id in the
+    /// other family is another router).
+    OtherRouter,
+}
+
+/// Reads an advert of the family of `wire`; with the sender's Ethernet address.
+fn understand<A: Address>(
+    config: &Config,
+    wire: Option<&Wire<A>>,
+    at: MonoTime,
+    frame: &[u8],
+) -> Result<(Mac, HeardAdvert), Unused> {
+    let ReceivedAdvert {
+        src_mac,
+        src,
+        dst,
+        advert,
+    } = parse_frame::<A>(frame).map_err(Unused::Spoiled)?;
+    let Some(wire) = wire else {
+        return Err(Unused::OtherRouter);
+    };
+    if dst != A::GROUP && dst != wire.address {
+        return Err(Unused::Misdirected);
+    }
+    if advert.vrid != config.vrid {
+        return Err(Unused::OtherRouter);
+    }
+    let heard = HeardAdvert {
+        at,
+        source: config.speaker(src.into()),
+        priority: advert.priority,
+        interval: advert.interval,
+        same_addresses: sorted(&advert.addresses) == sorted(&wire.announce),
+    };
+    Ok((src_mac, heard))
+}
+
+fn sorted<A: Address>(addresses: &[A]) -> Vec<A> {
     let mut addresses = addresses.to_vec();
     addresses.sort_unstable();
     addresses

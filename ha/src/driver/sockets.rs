@@ -1,7 +1,6 @@
 //! The leg's two packet sockets: adverts of the peer, and everything else worth hearing.
 
 use std::io::{self, IoSliceMut};
-use std::net::Ipv4Addr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
 use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg, setsockopt, sockopt};
@@ -9,12 +8,14 @@ use nix::sys::time::TimeSpec;
 use socket2::{Domain, Protocol, SockFilter, Socket, Type};
 
 use super::filter;
+use crate::config::Config;
 use crate::sys;
 use crate::wire::frame::ETHERTYPE_IPV4;
+use crate::wire::ipv6::ETHERTYPE_IPV6;
 
 /// `ETH_P_ALL`.
 const EVERY_ETHERTYPE: u16 = 0x0003;
-/// Longest frame read; an advert of ours has 34 + 8 + 16 × 4 bytes, the longest there is 34 + 8 + 255 × 4.
+/// Longest frame read; an advert of ours has at most 54 + 8 + 16 × 16 bytes. Longer ones do not pass for whole.
 pub(super) const FRAME_MAX: usize = 1518;
 /// Receive buffer of the advert socket, bytes of kernel memory: some 300 frames.
 const ADVERT_BUFFER: usize = 256 * 1024;
@@ -110,20 +111,19 @@ pub(super) struct LegSockets {
 }
 
 impl LegSockets {
-    pub(super) fn open(ifindex: u32, peer: Ipv4Addr) -> io::Result<Self> {
+    /// One socket for the peer's adverts of both families, so that they are read in the order of their arrival: a
+    /// release over one must not be read behind what was sent later over the other.
+    pub(super) fn open(ifindex: u32, config: &Config) -> io::Result<Self> {
+        let ethertype = match (&config.ipv4, &config.ipv6) {
+            (Some(_), None) => ETHERTYPE_IPV4,
+            (None, Some(_)) => ETHERTYPE_IPV6,
+            (Some(_), Some(_)) | (None, None) => EVERY_ETHERTYPE,
+        };
+        let adverts = filter::peer_adverts(config);
+        let others = filter::everything_else(config);
         Ok(Self {
-            adverts: PacketSocket::open(
-                ifindex,
-                ETHERTYPE_IPV4,
-                &filter::peer_adverts(peer),
-                ADVERT_BUFFER,
-            )?,
-            others: PacketSocket::open(
-                ifindex,
-                EVERY_ETHERTYPE,
-                &filter::everything_else(peer),
-                OTHER_BUFFER,
-            )?,
+            adverts: PacketSocket::open(ifindex, ethertype, &adverts, ADVERT_BUFFER)?,
+            others: PacketSocket::open(ifindex, EVERY_ETHERTYPE, &others, OTHER_BUFFER)?,
         })
     }
 
@@ -145,8 +145,8 @@ impl LegSockets {
         self.adverts.send(frame)
     }
 
-    /// Through the socket of all Ethernet types, so that the kernel reads the type from the frame.
-    pub(super) fn send_arp(&self, frame: &[u8]) -> io::Result<()> {
+    /// ARP and ND, through the socket of all Ethernet types, so that the kernel reads the type from the frame.
+    pub(super) fn send_other(&self, frame: &[u8]) -> io::Result<()> {
         self.others.send(frame)
     }
 
@@ -162,6 +162,6 @@ impl LegSockets {
 pub(super) enum Heard {
     /// An advert with the peer's source address.
     PeerAdvert,
-    /// ARP, or an advert of somebody else.
+    /// ARP, ND, or an advert of somebody else.
     Other,
 }

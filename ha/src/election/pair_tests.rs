@@ -6,14 +6,17 @@
 //! with a lease: a lease is credited by the last advert sent, a wait by the last one heard).
 
 use std::collections::{BTreeMap, VecDeque};
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 
 use proptest::prelude::*;
 
 use super::*;
 use crate::units::{Centiseconds, MonoTime, Priority};
 
-const ADDRESSES: [Ipv4Addr; 2] = [Ipv4Addr::new(192, 0, 2, 11), Ipv4Addr::new(192, 0, 2, 12)];
+const ADDRESSES: [IpAddr; 2] = [
+    IpAddr::V4(Ipv4Addr::new(192, 0, 2, 11)),
+    IpAddr::V4(Ipv4Addr::new(192, 0, 2, 12)),
+];
 const MS: u64 = 1_000_000;
 /// Real time one step of a turn takes.
 const STEP: u64 = 5_000;

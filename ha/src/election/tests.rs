@@ -1,14 +1,14 @@
 //! Every (state, input) pair, and the rules one by one. Two machines against each other: `pair_tests`.
 
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 
 use super::*;
 use crate::lease;
 use crate::units::{Centiseconds, MonoTime, Priority};
 
-const OWN: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 11);
-const PEER: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 12);
-const STRANGER: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 66);
+const OWN: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 11));
+const PEER: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 12));
+const STRANGER: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 66));
 const MS: u64 = 1_000_000;
 const SECOND: u64 = 1000 * MS;
 const INTERVAL: u64 = 100 * MS;
@@ -69,7 +69,7 @@ impl Bench {
         }
     }
 
-    fn advert(&mut self, source: Ipv4Addr, priority: u8) {
+    fn advert(&mut self, source: IpAddr, priority: u8) {
         let at = self.now;
         self.give(Input::AdvertReceived(HeardAdvert {
             at,
@@ -585,9 +585,9 @@ fn b01_on_equal_priority_the_lower_address_steps_down() {
 
 #[test]
 fn b01_addresses_compare_as_unsigned_numbers() {
-    let high = Ipv4Addr::new(200, 0, 0, 1);
+    let high = IpAddr::V4(Ipv4Addr::new(200, 0, 0, 1));
     let mut bench = Bench::active(Settings {
-        address: Ipv4Addr::new(100, 0, 0, 1),
+        address: IpAddr::V4(Ipv4Addr::new(100, 0, 0, 1)),
         peer: high,
         ..settings()
     });

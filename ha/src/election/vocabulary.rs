@@ -1,6 +1,6 @@
 //! Words of the election: inputs (past tense), outputs (imperative), events and alarms.
 
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
 
@@ -17,10 +17,11 @@ pub struct Settings {
     pub preempt: bool,
     /// Whether this node is the one to come up first when both start together; exactly one node of a pair is.
     pub preferred: bool,
-    /// Own address on the leg, source of every advert.
-    pub address: Ipv4Addr,
+    /// Own address on the leg, source of every advert. Of a node with adverts in both families one address (IPv4)
+    /// stands for both: what is compared must be the same on every wire.
+    pub address: IpAddr,
     /// The peer's address on the leg; adverts from any other source decide nothing.
-    pub peer: Ipv4Addr,
+    pub peer: IpAddr,
 }
 
 /// Where a node stands (RFC 9568 §6.4).
@@ -74,8 +75,8 @@ pub enum LegFault {
 pub struct HeardAdvert {
     /// When it arrived: the kernel's receive time, not the time of reading.
     pub at: MonoTime,
-    /// IPv4 source.
-    pub source: Ipv4Addr,
+    /// IP source; the peer's and the own one as [`Settings`] has them, whichever family the advert came in.
+    pub source: IpAddr,
     /// Its priority.
     pub priority: Priority,
     /// Its interval.
@@ -208,7 +209,7 @@ pub enum Alarm {
     /// Somebody who is not the peer uses this virtual router id on this segment.
     ForeignGroup {
         /// Its address.
-        source: Ipv4Addr,
+        source: IpAddr,
     },
     /// An advert with the own source address came in: a loop, or somebody else has the node's address.
     LoopOrDuplicateAddress,

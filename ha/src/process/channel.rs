@@ -168,6 +168,7 @@ impl AsFd for Channel {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::announce::OwnedAddress;
     use crate::process::ToHa;
 
     fn ends() -> (Channel, Channel) {
@@ -238,7 +239,11 @@ mod tests {
     #[test]
     fn too_much_at_once_is_refused() {
         let (main, _ha) = ends();
-        let addresses = vec![std::net::Ipv4Addr::LOCALHOST; 10_000];
+        let owned = OwnedAddress {
+            address: std::net::Ipv4Addr::LOCALHOST.into(),
+            router: false,
+        };
+        let addresses = vec![owned; 10_000];
         let long = main.try_send(
             &ToHa::Owned {
                 addresses,

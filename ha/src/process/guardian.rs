@@ -6,13 +6,12 @@ use std::os::fd::{AsFd, OwnedFd};
 use nix::net::if_::if_nametoindex;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
 
-use crate::config::{Config, Transport};
-use crate::driver::{LeaseSink, PacketSocket, advert_destination};
+use crate::config::Config;
+use crate::driver::{LeaseSink, PacketSocket, advert_frames};
 use crate::error::Error;
 use crate::sys;
 use crate::units::Priority;
 use crate::wire::Mac;
-use crate::wire::advert::{Advert, emit_frame};
 
 /// A socket prepared for the one advert that gives ownership up.
 ///
@@ -67,18 +66,19 @@ impl Guardian {
     fn release(&self) -> io::Result<()> {
         let config = &self.config;
         let mac = sys::mac(self.any.as_fd(), &config.ifname)?;
-        let advert = Advert {
-            vrid: config.vrid,
-            priority: Priority::RELEASE,
-            interval: config.advert_interval,
-            addresses: config.announce.clone(),
-        };
-        let to = match config.transport {
-            Transport::Multicast => advert_destination(config, None),
-            Transport::Unicast => advert_destination(config, Some(Mac::BROADCAST)),
-        };
-        self.sender
-            .send(&emit_frame((mac, config.address), to, &advert, config.checksum))
+        let frames = advert_frames(
+            config,
+            mac,
+            Mac::BROADCAST,
+            Priority::RELEASE,
+            config.advert_interval,
+        );
+        // Each is tried; one that arrives is enough for the peer.
+        let mut result = Ok(());
+        for frame in frames {
+            result = result.and(self.sender.send(&frame));
+        }
+        result
     }
 }
 

@@ -1,10 +1,10 @@
 //! What the two processes tell each other: one JSON value a packet.
 
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::announce::AnnounceCounters;
+use crate::announce::{AnnounceCounters, OwnedAddress};
 use crate::config::Config;
 use crate::driver::{DriverCounters, Grants, WireCounters};
 use crate::election::{Alarm, ElectionCounters, ElectionStatus, LegFault, Transition};
@@ -12,7 +12,7 @@ use crate::units::MonoTime;
 use crate::wire::Mac;
 
 /// Most addresses of one [`ToHa::Owned`].
-pub const OWNED_PER_MESSAGE: usize = 1_024;
+pub const OWNED_PER_MESSAGE: usize = 512;
 
 /// From the main process to the HA process.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -26,12 +26,12 @@ pub enum ToHa {
     /// A part of the owned set; the set is complete with the part that has `more = false`. See [`owned_messages`].
     Owned {
         /// At most [`OWNED_PER_MESSAGE`], in order of announcement.
-        addresses: Vec<Ipv4Addr>,
+        addresses: Vec<OwnedAddress>,
         /// Whether another part follows.
         more: bool,
     },
     /// The dataplane saw somebody else claim this owned address.
-    ConflictSeen(Ipv4Addr),
+    ConflictSeen(IpAddr),
     /// Give ownership to the peer.
     HandOver,
     /// Hand over if Active, then end.
@@ -45,7 +45,7 @@ pub enum ToHa {
 }
 
 /// The packets that carry the owned set `addresses`.
-pub fn owned_messages(addresses: &[Ipv4Addr]) -> Vec<ToHa> {
+pub fn owned_messages(addresses: &[OwnedAddress]) -> Vec<ToHa> {
     let parts: Vec<_> = addresses.chunks(OWNED_PER_MESSAGE).collect();
     if parts.is_empty() {
         return vec![ToHa::Owned {
@@ -110,11 +110,18 @@ pub struct HaState {
 
 #[cfg(test)]
 mod tests {
+    use std::net::Ipv6Addr;
+
     use super::*;
 
     #[test]
     fn an_owned_set_is_cut_into_parts_and_an_empty_one_is_told() {
-        let addresses: Vec<_> = (0..2_500).map(|n| Ipv4Addr::from(0x0a00_0000 + n)).collect();
+        let longest = |n: u16| OwnedAddress {
+            address: Ipv6Addr::from([0xfd12, 0x3456, 0x789a, 0xbcde, 0xf012, 0x3456, 0x789a, 0xf000 | n])
+                .into(),
+            router: false,
+        };
+        let addresses: Vec<_> = (0..1_250).map(longest).collect();
         let messages = owned_messages(&addresses);
         let mut joined = Vec::new();
         for (number, message) in messages.iter().enumerate() {

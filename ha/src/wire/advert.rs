@@ -1,4 +1,4 @@
-//! VRRPv3 advertisement over IPv4 (RFC 9568 §5.2).
+//! VRRPv3 advertisement over IPv4 and IPv6 (RFC 9568 §5.2).
 //!
 //! ```text
 //!  0                   1                   2                   3
@@ -8,37 +8,38 @@
 //! +-------+-------+---------------+---------------+---------------+
 //! |(rsvd) | Max. advertise interval (cs) |       Checksum         |
 //! +-------+------------------------------+------------------------+
-//! |                     IPv4 address, count times                 |
+//! |                IPv4 or IPv6 address, count times              |
 //! +---------------------------------------------------------------+
 //! |            trailer: reserved for authentication               |
 //! +---------------------------------------------------------------+
 //! ```
 //!
-//! **Trailer.** What lies between the address list and the IP total length is covered by the checksum and otherwise
+//! **Trailer.** What lies between the address list and the end of the IP packet is covered by the checksum and otherwise
 //! ignored on reception; `auth = "none"` sends nothing there. Authentication will put key id, node, incarnation,
 //! epoch, sequence, generation, health, digest and MAC in that place.
 //!
 //! **Checksum.** RFC 9568 §5.2.8 sums the VRRP message alone over IPv4; the many readers of RFC 5798 that came before
 //! it (keepalived up to 2.2.7 and FRR by default) put an IPv4 pseudo-header in front. Either is accepted; which one is
-//! sent is [`ChecksumForm`]. The pseudo-header holds the addresses *of this packet*, so that a unicast advert is not
-//! summed over the group's address (B21).
+//! sent is [`ChecksumForm`]. Over IPv6 the pseudo-header is always there. It holds the addresses *of this packet*, so
+//! that a unicast advert is not summed over the group's address (B21).
+//!
+//! **First address.** Over IPv6 it is link-local (RFC 9568 §5.2.9, B87); see [`with_link_local`].
 
-use std::net::Ipv4Addr;
+use std::net::Ipv6Addr;
 
 use serde::{Deserialize, Serialize};
 
-use super::frame::{ETHERTYPE_IPV4, Ethernet, Ipv4, PROTOCOL_VRRP, VRRP_TTL, emit_ethernet, emit_ipv4};
-use super::{Mac, ParseError, array, be16, checksum, ones_sum};
+use super::address::pseudo_header;
+use super::frame::{Ethernet, PROTOCOL_VRRP, VRRP_TTL, emit_ethernet};
+use super::{Address, Mac, ParseError, array, be16, checksum, ones_sum};
 use crate::units::{Centiseconds, Priority, Vrid};
 
-/// The group of all VRRP routers (RFC 9568 §5.1.1.2).
-pub const GROUP: Ipv4Addr = Ipv4Addr::new(224, 0, 0, 18);
 /// Bytes before the address list.
 const FIXED_LEN: usize = 8;
 /// Most addresses of one advert: the count field has 8 bits.
 pub const MAX_ADDRESSES: usize = 255;
 
-/// What the checksum of a sent advert covers.
+/// What the checksum of an advert sent over IPv4 covers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ChecksumForm {
@@ -51,7 +52,7 @@ pub enum ChecksumForm {
 
 /// One advertisement.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Advert {
+pub struct Advert<A> {
     /// Which virtual router.
     pub vrid: Vrid,
     /// Priority of the sender; [`Priority::RELEASE`] gives ownership up.
@@ -59,16 +60,16 @@ pub struct Advert {
     /// Interval the sender keeps while it is the Active.
     pub interval: Centiseconds,
     /// Addresses listed, at most [`MAX_ADDRESSES`]. A list that differs from the receiver's changes nothing (B24).
-    pub addresses: Vec<Ipv4Addr>,
+    pub addresses: Vec<A>,
 }
 
-impl Advert {
-    /// Parses a VRRP message that came in an IPv4 packet from `src` to `dst`.
+impl<A: Address> Advert<A> {
+    /// Parses a VRRP message that came in a packet from `src` to `dst`.
     ///
     /// # Errors
     /// [`ParseError::Truncated`] when shorter than its own address count, [`ParseError::Version`],
     /// [`ParseError::PacketType`], [`ParseError::Checksum`], [`ParseError::Vrid`], [`ParseError::Interval`].
-    pub fn parse(message: &[u8], src: Ipv4Addr, dst: Ipv4Addr) -> Result<Self, ParseError> {
+    pub fn parse(message: &[u8], src: A, dst: A) -> Result<Self, ParseError> {
         let fixed: [u8; FIXED_LEN] = array(message, 0)?;
         if fixed[0] >> 4 != 3 {
             return Err(ParseError::Version(fixed[0] >> 4));
@@ -77,93 +78,102 @@ impl Advert {
             return Err(ParseError::PacketType(fixed[0] & 0x0f));
         }
         let count = usize::from(fixed[3]);
-        let needed = FIXED_LEN + 4 * count;
+        let needed = FIXED_LEN + A::LEN * count;
         let list = message.get(FIXED_LEN..needed).ok_or(ParseError::Truncated {
             needed,
             got: message.len(),
         })?;
-        let alone = ones_sum(0, message);
-        let with_header = ones_sum(pseudo_header(src, dst, message.len()), message);
-        if checksum(alone) != 0 && checksum(with_header) != 0 {
+        let header = pseudo_header(src, dst, PROTOCOL_VRRP, message.len());
+        let is_right = |start| checksum(ones_sum(start, message)) == 0;
+        if !(is_right(header) || A::MESSAGE_ALONE && is_right(0)) {
             return Err(ParseError::Checksum);
         }
         Ok(Self {
             vrid: Vrid::new(fixed[1]).map_err(|_| ParseError::Vrid)?,
             priority: Priority::from_wire(fixed[2]),
             interval: Centiseconds::new(be16(&fixed, 4) & 0x0fff).map_err(|_| ParseError::Interval)?,
-            addresses: list
-                .chunks_exact(4)
-                .map(|octets| Ipv4Addr::new(octets[0], octets[1], octets[2], octets[3]))
-                .collect(),
+            addresses: list.chunks_exact(A::LEN).filter_map(A::read).collect(),
         })
     }
 
     /// Bytes [`Self::emit`] writes. Addresses beyond [`MAX_ADDRESSES`] are not listed.
     pub fn wire_len(&self) -> usize {
-        FIXED_LEN + 4 * self.addresses.len().min(MAX_ADDRESSES)
+        FIXED_LEN + A::LEN * self.addresses.len().min(MAX_ADDRESSES)
     }
 
     /// Writes the message at the end of `out`.
     #[expect(clippy::cast_possible_truncation, reason = "at most MAX_ADDRESSES are listed")]
-    pub fn emit(&self, out: &mut Vec<u8>, src: Ipv4Addr, dst: Ipv4Addr, form: ChecksumForm) {
+    pub fn emit(&self, out: &mut Vec<u8>, src: A, dst: A, form: ChecksumForm) {
         let start = out.len();
         let listed = &self.addresses[..self.addresses.len().min(MAX_ADDRESSES)];
         out.extend_from_slice(&[0x31, self.vrid.get(), self.priority.get(), listed.len() as u8]);
         out.extend_from_slice(&self.interval.get().to_be_bytes());
         out.extend_from_slice(&[0, 0]);
         for address in listed {
-            out.extend_from_slice(&address.octets());
+            address.write(out);
         }
         let header = match form {
-            ChecksumForm::PseudoHeader => pseudo_header(src, dst, out.len() - start),
-            ChecksumForm::MessageOnly => 0,
+            ChecksumForm::MessageOnly if A::MESSAGE_ALONE => 0,
+            ChecksumForm::PseudoHeader | ChecksumForm::MessageOnly => {
+                pseudo_header(src, dst, PROTOCOL_VRRP, out.len() - start)
+            }
         };
         let sum = checksum(ones_sum(header, &out[start..]));
         out[start + 6..start + 8].copy_from_slice(&sum.to_be_bytes());
     }
 }
 
-/// Sum of the IPv4 pseudo-header: source, destination, protocol, length.
-#[expect(
-    clippy::cast_possible_truncation,
-    reason = "an IPv4 packet has at most 65,535 bytes"
-)]
-fn pseudo_header(src: Ipv4Addr, dst: Ipv4Addr, len: usize) -> u32 {
-    let sum = ones_sum(0, &src.octets());
-    let sum = ones_sum(sum, &dst.octets());
-    let sum = ones_sum(sum, &[0, PROTOCOL_VRRP]);
-    ones_sum(sum, &(len as u16).to_be_bytes())
+/// The list of an IPv6 advert for the virtual addresses `configured`: the first link-local one leads, and where none is
+/// configured the one of the virtual router's own MAC does, as RFC 9568 §5.2.9 wants the list to begin (B87).
+pub fn with_link_local(vrid: Vrid, configured: &[Ipv6Addr]) -> Vec<Ipv6Addr> {
+    let mut listed = configured.to_vec();
+    let first = match listed.iter().position(Ipv6Addr::is_unicast_link_local) {
+        Some(position) => listed.remove(position),
+        // 00-00-5E-00-02-{VRID} (RFC 9568 §7.3) as a modified EUI-64.
+        None => Ipv6Addr::new(
+            0xfe80,
+            0,
+            0,
+            0,
+            0x0200,
+            0x5eff,
+            0xfe00,
+            0x0200 | u16::from(vrid.get()),
+        ),
+    };
+    listed.insert(0, first);
+    listed
 }
 
 /// An advert with the addresses of the frame it came in.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ReceivedAdvert {
+pub struct ReceivedAdvert<A> {
     /// Ethernet source.
     pub src_mac: Mac,
-    /// IPv4 source.
-    pub src: Ipv4Addr,
-    /// IPv4 destination: [`GROUP`] or an address of the receiver.
-    pub dst: Ipv4Addr,
+    /// IP source.
+    pub src: A,
+    /// IP destination: [`Address::GROUP`] or an address of the receiver.
+    pub dst: A,
     /// The message.
-    pub advert: Advert,
+    pub advert: Advert<A>,
 }
 
 /// Parses a whole Ethernet frame with an advert in it.
 ///
 /// # Errors
-/// Every [`ParseError`] of [`Ethernet`], [`Ipv4`] and [`Advert`], and [`ParseError::EtherType`],
+/// Every [`ParseError`] of [`Ethernet`], [`Address::parse_packet`] and [`Advert`], and [`ParseError::EtherType`],
 /// [`ParseError::Protocol`], [`ParseError::Ttl`].
-pub fn parse_frame(frame: &[u8]) -> Result<ReceivedAdvert, ParseError> {
+pub fn parse_frame<A: Address>(frame: &[u8]) -> Result<ReceivedAdvert<A>, ParseError> {
     let ethernet = Ethernet::parse(frame)?;
-    if ethernet.ethertype != ETHERTYPE_IPV4 {
+    if ethernet.ethertype != A::ETHERTYPE {
         return Err(ParseError::EtherType(ethernet.ethertype));
     }
-    let packet = Ipv4::parse(ethernet.payload)?;
+    let packet = A::parse_packet(ethernet.payload)?;
     if packet.protocol != PROTOCOL_VRRP {
         return Err(ParseError::Protocol(packet.protocol));
     }
-    if packet.ttl != VRRP_TTL {
-        return Err(ParseError::Ttl(packet.ttl));
+    if packet.hops != VRRP_TTL {
+        return Err(ParseError::Ttl(packet.hops));
     }
     let advert = Advert::parse(packet.payload, packet.src, packet.dst)?;
     Ok(ReceivedAdvert {
@@ -175,15 +185,15 @@ pub fn parse_frame(frame: &[u8]) -> Result<ReceivedAdvert, ParseError> {
 }
 
 /// A whole Ethernet frame with an advert in it.
-pub fn emit_frame(
-    (src_mac, src): (Mac, Ipv4Addr),
-    (dst_mac, dst): (Mac, Ipv4Addr),
-    advert: &Advert,
+pub fn emit_frame<A: Address>(
+    (src_mac, src): (Mac, A),
+    (dst_mac, dst): (Mac, A),
+    advert: &Advert<A>,
     form: ChecksumForm,
 ) -> Vec<u8> {
-    let mut out = Vec::with_capacity(34 + advert.wire_len());
-    emit_ethernet(&mut out, dst_mac, src_mac, ETHERTYPE_IPV4);
-    emit_ipv4(&mut out, src, dst, advert.wire_len());
+    let mut out = Vec::with_capacity(54 + advert.wire_len());
+    emit_ethernet(&mut out, dst_mac, src_mac, A::ETHERTYPE);
+    A::emit_header(&mut out, src, dst, advert.wire_len());
     advert.emit(&mut out, src, dst, form);
     out
 }

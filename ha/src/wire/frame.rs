@@ -1,4 +1,4 @@
-//! Ethernet II and IPv4 headers around an advert.
+//! Ethernet II and IPv4 headers around an advert; IPv6's is in [`super::ipv6`].
 //!
 //! ```text
 //! 0        6        12   14                                                34
@@ -21,7 +21,7 @@ pub const ETHERTYPE_IPV4: u16 = 0x0800;
 pub const ETHERTYPE_ARP: u16 = 0x0806;
 /// IP protocol number of VRRP.
 pub const PROTOCOL_VRRP: u8 = 112;
-/// TTL of every advert, sent and received (RFC 9568 §5.1.1.3).
+/// TTL or hop limit of every advert, sent and received (RFC 9568 §5.1.1.3, §5.1.2.3).
 pub const VRRP_TTL: u8 = 255;
 /// Type of service of adverts: class selector 6, internetwork control.
 const TOS_CS6: u8 = 0xc0;
@@ -37,7 +37,7 @@ pub struct Ethernet<'a> {
     pub dst: Mac,
     /// From.
     pub src: Mac,
-    /// [`ETHERTYPE_IPV4`], [`ETHERTYPE_ARP`] or any other.
+    /// [`ETHERTYPE_IPV4`], [`ETHERTYPE_ARP`], [`super::ipv6::ETHERTYPE_IPV6`] or any other.
     pub ethertype: u16,
     /// All bytes after the header, padding included.
     pub payload: &'a [u8],
@@ -65,59 +65,56 @@ pub fn emit_ethernet(out: &mut Vec<u8>, dst: Mac, src: Mac, ethertype: u16) {
     out.extend_from_slice(&ethertype.to_be_bytes());
 }
 
-/// A whole, unfragmented IPv4 packet of a control protocol.
+/// A whole, unfragmented IP packet of a control protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ipv4<'a> {
+pub struct Packet<'a, A> {
     /// From.
-    pub src: Ipv4Addr,
+    pub src: A,
     /// To.
-    pub dst: Ipv4Addr,
-    /// Hops left.
-    pub ttl: u8,
-    /// IP protocol number.
+    pub dst: A,
+    /// Hops left: TTL or hop limit.
+    pub hops: u8,
+    /// IP protocol number, or next header.
     pub protocol: u8,
-    /// The bytes after header and options, up to the header's total length: padding is cut off.
+    /// The bytes after header and options, up to the header's length: padding is cut off.
     pub payload: &'a [u8],
 }
 
-impl<'a> Ipv4<'a> {
-    /// Splits a packet; bytes beyond the total length are padding and ignored (B22).
-    ///
-    /// # Errors
-    /// [`ParseError::Truncated`], [`ParseError::NotIpv4`], [`ParseError::HeaderChecksum`],
-    /// [`ParseError::Fragment`].
-    pub fn parse(packet: &'a [u8]) -> Result<Self, ParseError> {
-        let fixed: [u8; IPV4_LEN] = array(packet, 0)?;
-        let header_len = usize::from(fixed[0] & 0x0f) * 4;
-        if fixed[0] >> 4 != 4 || header_len < IPV4_LEN {
-            return Err(ParseError::NotIpv4(fixed[0]));
-        }
-        let total_len = usize::from(be16(&fixed, 2));
-        let needed = total_len.max(header_len);
-        let whole = packet.get(..needed).ok_or(ParseError::Truncated {
-            needed,
-            got: packet.len(),
-        })?;
-        if total_len < header_len {
-            return Err(ParseError::Truncated {
-                needed: header_len,
-                got: total_len,
-            });
-        }
-        if checksum(ones_sum(0, &whole[..header_len])) != 0 {
-            return Err(ParseError::HeaderChecksum);
-        }
-        if be16(&fixed, 6) & FRAGMENT_BITS != 0 {
-            return Err(ParseError::Fragment);
-        }
-        Ok(Self {
-            src: Ipv4Addr::from(array::<4>(packet, 12)?),
-            dst: Ipv4Addr::from(array::<4>(packet, 16)?),
-            ttl: fixed[8],
-            protocol: fixed[9],
-            payload: &whole[header_len..],
-        })
+/// Splits a packet; bytes beyond the total length are padding and ignored (B22).
+///
+/// # Errors
+/// [`ParseError::Truncated`], [`ParseError::NotIpv4`], [`ParseError::HeaderChecksum`], [`ParseError::Fragment`].
+pub fn parse_ipv4(packet: &[u8]) -> Result<Packet<'_, Ipv4Addr>, ParseError> {
+    let fixed: [u8; IPV4_LEN] = array(packet, 0)?;
+    let header_len = usize::from(fixed[0] & 0x0f) * 4;
+    if fixed[0] >> 4 != 4 || header_len < IPV4_LEN {
+        return Err(ParseError::NotIpv4(fixed[0]));
     }
+    let total_len = usize::from(be16(&fixed, 2));
+    let needed = total_len.max(header_len);
+    let whole = packet.get(..needed).ok_or(ParseError::Truncated {
+        needed,
+        got: packet.len(),
+    })?;
+    if total_len < header_len {
+        return Err(ParseError::Truncated {
+            needed: header_len,
+            got: total_len,
+        });
+    }
+    if checksum(ones_sum(0, &whole[..header_len])) != 0 {
+        return Err(ParseError::HeaderChecksum);
+    }
+    if be16(&fixed, 6) & FRAGMENT_BITS != 0 {
+        return Err(ParseError::Fragment);
+    }
+    Ok(Packet {
+        src: Ipv4Addr::from(array::<4>(packet, 12)?),
+        dst: Ipv4Addr::from(array::<4>(packet, 16)?),
+        hops: fixed[8],
+        protocol: fixed[9],
+        payload: &whole[header_len..],
+    })
 }
 
 /// Writes the IPv4 header of an advert with `payload_len` bytes of VRRP behind it.
@@ -136,12 +133,6 @@ pub fn emit_ipv4(out: &mut Vec<u8>, src: Ipv4Addr, dst: Ipv4Addr, payload_len: u
     out.extend_from_slice(&dst.octets());
     let sum = checksum(ones_sum(0, &out[start..]));
     out[start + 10..start + 12].copy_from_slice(&sum.to_be_bytes());
-}
-
-/// The Ethernet address of an IPv4 group (RFC 1112 §6.4).
-pub const fn group_mac(group: Ipv4Addr) -> Mac {
-    let [_, b, c, d] = group.octets();
-    Mac([0x01, 0x00, 0x5e, b & 0x7f, c, d])
 }
 
 #[cfg(test)]
@@ -163,7 +154,7 @@ mod tests {
         for padding in [0, 2, 6, 20] {
             let mut bytes = packet(b"advert");
             bytes.resize(bytes.len() + padding, 0);
-            let parsed = Ipv4::parse(&bytes);
+            let parsed = parse_ipv4(&bytes);
             assert_eq!(parsed.map(|p| p.payload), Ok(&b"advert"[..]), "{padding} bytes");
         }
     }
@@ -173,7 +164,7 @@ mod tests {
         let bytes = packet(b"advert");
         for cut in 0..bytes.len() {
             assert!(
-                matches!(Ipv4::parse(&bytes[..cut]), Err(ParseError::Truncated { .. })),
+                matches!(parse_ipv4(&bytes[..cut]), Err(ParseError::Truncated { .. })),
                 "{cut} bytes"
             );
         }
@@ -189,16 +180,16 @@ mod tests {
             bytes[10..12].copy_from_slice(&sum.to_be_bytes());
             bytes
         };
-        assert_eq!(Ipv4::parse(&spoil(0, 0x65)), Err(ParseError::NotIpv4(0x65)));
-        assert_eq!(Ipv4::parse(&spoil(0, 0x44)), Err(ParseError::NotIpv4(0x44)));
-        assert_eq!(Ipv4::parse(&spoil(6, 0x20)), Err(ParseError::Fragment));
+        assert_eq!(parse_ipv4(&spoil(0, 0x65)), Err(ParseError::NotIpv4(0x65)));
+        assert_eq!(parse_ipv4(&spoil(0, 0x44)), Err(ParseError::NotIpv4(0x44)));
+        assert_eq!(parse_ipv4(&spoil(6, 0x20)), Err(ParseError::Fragment));
         assert_eq!(
-            Ipv4::parse(&spoil(3, 19)),
+            parse_ipv4(&spoil(3, 19)),
             Err(ParseError::Truncated { needed: 20, got: 19 })
         );
         let mut bytes = packet(b"advert");
         bytes[12] ^= 1;
-        assert_eq!(Ipv4::parse(&bytes), Err(ParseError::HeaderChecksum));
+        assert_eq!(parse_ipv4(&bytes), Err(ParseError::HeaderChecksum));
     }
 
     #[test]
@@ -210,11 +201,6 @@ mod tests {
         bytes[10..12].copy_from_slice(&[0, 0]);
         let sum = checksum(ones_sum(0, &bytes[..24]));
         bytes[10..12].copy_from_slice(&sum.to_be_bytes());
-        assert_eq!(Ipv4::parse(&bytes).map(|p| p.payload), Ok(&b"advert"[..]));
-    }
-
-    #[test]
-    fn the_vrrp_group_has_its_mac() {
-        assert_eq!(group_mac(TO).to_string(), "01:00:5e:00:00:12");
+        assert_eq!(parse_ipv4(&bytes).map(|p| p.payload), Ok(&b"advert"[..]));
     }
 }

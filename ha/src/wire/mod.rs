@@ -1,13 +1,17 @@
-//! Frames as they stand on the wire: [`frame`] (Ethernet and IPv4), [`advert`] (VRRPv3) and [`arp`].
+//! Frames as they stand on the wire: [`frame`] (Ethernet and IPv4), [`ipv6`], [`advert`] (VRRPv3), [`arp`] and [`ndp`].
 //!
 //! Every type parses from and emits to byte slices, and nothing here reads a clock or a socket.
 
 pub mod advert;
 pub mod arp;
 pub mod frame;
+pub mod ipv6;
+pub mod ndp;
 
+mod address;
 mod error;
 
+pub use address::Address;
 pub use error::ParseError;
 
 /// Ethernet address.

@@ -1,13 +1,14 @@
 //! A node under test: the HA thread in its namespace, and a main process reduced to heartbeats and a notebook.
 
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use onearm_ha::config::{Config, Transport};
+use onearm_ha::announce::OwnedAddress;
+use onearm_ha::config::{Config, Transport, Wire};
 use onearm_ha::driver::{Exit, Grants, LeaseSink, now, run};
 use onearm_ha::election::{Alarm, Role, Transition};
 use onearm_ha::process::{FromHa, HaState, MainEnd, ToHa, ToMain, owned_messages, pair};
@@ -79,14 +80,14 @@ pub(crate) struct Node {
 
 impl Node {
     pub(crate) fn start(lab: &Lab, space: &str, config: &Config) -> Self {
-        Self::start_with(lab, space, config, &[VIP], Cell::default())
+        Self::start_with(lab, space, config, &[owned(VIP)], Cell::default())
     }
 
     pub(crate) fn start_with(
         lab: &Lab,
         space: &str,
         config: &Config,
-        owned: &[Ipv4Addr],
+        owned: &[OwnedAddress],
         cell: Cell,
     ) -> Self {
         let (main, ha) = pair().unwrap();
@@ -196,6 +197,14 @@ impl Drop for Node {
     }
 }
 
+/// An address that is no gateway.
+pub(crate) fn owned(address: impl Into<IpAddr>) -> OwnedAddress {
+    OwnedAddress {
+        address: address.into(),
+        router: false,
+    }
+}
+
 pub(crate) fn config(address: Ipv4Addr, interval_ms: u16) -> Config {
     let is_a = address == A;
     Config {
@@ -205,11 +214,14 @@ pub(crate) fn config(address: Ipv4Addr, interval_ms: u16) -> Config {
         advert_interval: Centiseconds::new(interval_ms / 10).unwrap(),
         preempt: false,
         preferred: is_a,
-        address,
-        peer: if is_a { B } else { A },
+        ipv4: Some(Wire {
+            address,
+            peer: if is_a { B } else { A },
+            announce: vec![VIP],
+        }),
+        ipv6: None,
         transport: Transport::Multicast,
         checksum: onearm_ha::wire::advert::ChecksumForm::PseudoHeader,
-        announce: vec![VIP],
         announce_rate: Config::ANNOUNCE_RATE,
         announce_rounds: Config::ANNOUNCE_ROUNDS,
         announce_refresh: Config::ANNOUNCE_REFRESH,

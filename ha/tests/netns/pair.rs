@@ -6,11 +6,14 @@ use onearm_ha::driver::Exit;
 use onearm_ha::election::{Alarm, Event, LegFault, Role};
 use onearm_ha::process::ToHa;
 use onearm_ha::units::{Centiseconds, Priority, Vrid};
-use onearm_ha::wire::advert::{Advert, ChecksumForm, GROUP};
+use onearm_ha::wire::Address as _;
+use onearm_ha::wire::advert::{Advert, ChecksumForm};
 use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::lab::{A, B, Lab, VIP, wait_until};
-use crate::node::{Cell, LONG, Node, assert_never_two, config};
+use crate::node::{Cell, LONG, Node, assert_never_two, config, owned};
+
+const GROUP: Ipv4Addr = Ipv4Addr::GROUP;
 
 /// Milliseconds within which something immediate is seen on a machine that stalls now and then; waiting for silence
 /// would take at least 260 at the 100 ms interval used here.
@@ -50,7 +53,7 @@ fn one_node_owns_and_ownership_moves_by_stop_start_and_hand_over() {
             lab.client_sees() == Some(lab.mac("b"))
         });
 
-        let a = Node::start_with(&lab, "a", &of(A), &[VIP], a_cell);
+        let a = Node::start_with(&lab, "a", &of(A), &[owned(VIP)], a_cell);
         a.wait_role(Role::Standby);
         // Long enough for it to have claimed, had it not heard B.
         let held = wait_until("A to have listened", LONG, || {
@@ -263,11 +266,11 @@ fn b20_an_address_added_at_run_time_is_announced() {
     let (a, _b) = settled(&lab, 100);
     let added = Ipv4Addr::new(192, 0, 2, 77);
     a.order(&ToHa::Owned {
-        addresses: vec![VIP],
+        addresses: vec![owned(VIP)],
         more: true,
     });
     a.order(&ToHa::Owned {
-        addresses: vec![added],
+        addresses: vec![owned(added)],
         more: false,
     });
     let told = wait_until("the client to know it", LONG, || {
@@ -317,7 +320,7 @@ fn b28_b21_b22_b24_forged_and_odd_adverts_from_a_third_host_move_nothing_and_are
             interval: Centiseconds::new(4095).unwrap(),
             addresses: vec![VIP],
         };
-        let send = |advert: Advert, destination: Ipv4Addr, cut: usize| {
+        let send = |advert: Advert<Ipv4Addr>, destination: Ipv4Addr, cut: usize| {
             let mut bytes = Vec::new();
             advert.emit(&mut bytes, client, destination, ChecksumForm::PseudoHeader);
             bytes.truncate(bytes.len() - cut);
@@ -345,7 +348,12 @@ fn b28_b21_b22_b24_forged_and_odd_adverts_from_a_third_host_move_nothing_and_are
     assert!(a.cell.holds() && !b.cell.holds());
     for node in [&a, &b] {
         let alarms = node.notes.lock().unwrap().alarms.clone();
-        assert_eq!(alarms, [Alarm::ForeignGroup { source: client }]);
+        assert_eq!(
+            alarms,
+            [Alarm::ForeignGroup {
+                source: client.into()
+            }]
+        );
         assert_eq!(
             node.role(),
             Some(if std::ptr::eq(node, &raw const a) {
@@ -436,7 +444,7 @@ fn settings_change_in_place_and_a_wrong_one_is_refused() {
     assert!(a.cell.holds());
     assert_eq!(a.notes.lock().unwrap().transitions.len(), 2, "no change of role");
     a.order(&ToHa::Configure(Box::new(Config {
-        announce: Vec::new(),
+        ipv4: None,
         ..config(A, 100)
     })));
     wait_until("the refusal", LONG, || {

@@ -15,7 +15,7 @@ use onearm_ha::election::{Event, Role};
 use onearm_ha::process::{FromHa, Guardian, HaEnd, MainEnd, ToHa, ToMain, owned_messages, spawn};
 
 use crate::lab::{A, B, Lab, VIP, wait_until};
-use crate::node::{LONG, Node, PATIENCE, config};
+use crate::node::{LONG, Node, PATIENCE, config, owned};
 
 const CHILD: &str = "ONEARM_HA_TEST_CHILD";
 
@@ -94,7 +94,7 @@ impl Process {
         let link: OwnedFd = std::fs::File::open("/dev/null").unwrap().into();
         main.hold(Some(cell.0.as_fd()), &[link.as_fd()], PATIENCE)
             .unwrap();
-        for message in owned_messages(&[VIP]) {
+        for message in owned_messages(&[owned(VIP)]) {
             main.send(&message, PATIENCE).unwrap();
         }
         main.send(&ToHa::Configure(Box::new(config(A, interval_ms))), PATIENCE)

@@ -1,6 +1,6 @@
 //! Addresses that cannot be what they are said to be.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::net::IpAddr;
 
 use ipnet::IpNet;
@@ -26,7 +26,8 @@ pub(super) fn judge(
             remedy,
         );
     }
-    let networks: Vec<IpNet> = pair.gateways.iter().map(|g| g.address.trunc()).collect();
+    adverts(node, &owned, of_node);
+    let networks: Vec<IpNet> = pair.gateways.iter().map(|g| g.network).collect();
     let mut not_a_host = |field: String, address: IpAddr| {
         if let Some((network, what)) = reserved(&networks, address) {
             let message = format!("{address} is the {what} address of {network}");
@@ -93,6 +94,25 @@ pub(super) fn judge(
     direct(file, of_pair);
 }
 
+/// What the family of `peer.address`, in which the adverts are, asks for.
+fn adverts(node: &Parsed<NodeConfig>, owned: &BTreeSet<IpAddr>, findings: &mut Findings) {
+    if node.is_draft() {
+        return;
+    }
+    let mut refuse = |message, remedy| findings.error("peer-family", "peer.address", message, remedy);
+    match node.config.peer.address {
+        IpAddr::V4(_) if !owned.is_empty() && owned.iter().all(IpAddr::is_ipv6) => refuse(
+            "adverts over IPv4 carry an owned IPv4 address, and the pair owns none",
+            "write the other node's link-local IPv6 address on the service leg",
+        ),
+        IpAddr::V6(peer) if !peer.is_unicast_link_local() => refuse(
+            "adverts over IPv6 come from link-local addresses (RFC 9568)",
+            "write the other node's address on the service leg that begins with fe80",
+        ),
+        IpAddr::V4(_) | IpAddr::V6(_) => {}
+    }
+}
+
 /// The network an address is the first or last of.
 fn reserved(networks: &[IpNet], address: IpAddr) -> Option<(IpNet, &'static str)> {
     let first = |network: &&IpNet| network.network() == address;
@@ -121,8 +141,8 @@ fn gateways(file: &PairFile, findings: &mut Findings) {
             continue;
         }
         let clash = gateways[..index].iter().position(|other| {
-            let same = other.address.trunc() == address.trunc();
-            same || other.leg != gateway.leg && overlap(other.address, address)
+            let same = other.network == gateway.network;
+            same || other.leg != gateway.leg && overlap(other.network, gateway.network)
         });
         if let Some(other) = clash {
             let path = file.gateway_path(other);

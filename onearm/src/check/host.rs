@@ -2,6 +2,7 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 
+use super::families;
 use super::findings::Findings;
 use crate::config::{Mode, NodeConfig, PairFile, Parsed, Role};
 
@@ -37,11 +38,7 @@ pub fn lint_host(node: &mut Parsed<NodeConfig>, pair: &mut PairFile, interfaces:
                         .iter()
                         .any(|net| is_usable(*net, config.peer.address)) =>
             {
-                let family = if config.peer.address.is_ipv4() {
-                    "IPv4"
-                } else {
-                    "IPv6"
-                };
+                let family = families::name(config.peer.address);
                 let message = format!(
                     "the interface has no {family} address, and peer.address is one; the node cannot take part without"
                 );
@@ -191,11 +188,14 @@ fn direct(node: &Parsed<NodeConfig>, file: &PairFile, interfaces: &[HostInterfac
     }
 }
 
-/// Whether an interface's address is of the family of another one, and not of its link alone.
+/// Whether an interface's address is of the family of another one, and of its link alone if that one is.
 fn is_usable(net: IpNet, other: IpAddr) -> bool {
-    match net {
-        IpNet::V4(_) => other.is_ipv4(),
-        IpNet::V6(net) => other.is_ipv6() && !net.addr().is_unicast_link_local(),
+    match (net, other) {
+        (IpNet::V4(_), IpAddr::V4(_)) => true,
+        (IpNet::V6(net), IpAddr::V6(other)) => {
+            net.addr().is_unicast_link_local() == other.is_unicast_link_local()
+        }
+        (IpNet::V4(_), IpAddr::V6(_)) | (IpNet::V6(_), IpAddr::V4(_)) => false,
     }
 }
 

@@ -79,14 +79,6 @@ fn direct(file: &PairFile, index: usize, service: &ServiceConfig, findings: &mut
     let path = file.service_path(index);
     let all = service.modes().all(Mode::is_direct);
     for (place, server) in service.servers.iter().enumerate() {
-        if server.address.is_ipv4() != service.vip.is_ipv4() {
-            findings.error(
-                "direct-family",
-                format!("{}.address", file.server_path(index, place)),
-                "of another family than the VIP, and packets reach it as they were sent",
-                "write an address of the VIP's family, or use \"both-nat\"",
-            );
-        }
         if server.port.is_none() {
             continue;
         }

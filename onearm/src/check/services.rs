@@ -10,7 +10,7 @@ use crate::config::{Hairpin, Mode, PairFile, PortRange, Protocol, ServiceConfig}
 
 pub(super) fn judge(file: &PairFile, findings: &mut Findings) {
     let pair = &file.parsed.config;
-    let networks: Vec<IpNet> = pair.gateways.iter().map(|g| g.address.trunc()).collect();
+    let networks: Vec<IpNet> = pair.gateways.iter().map(|g| g.network).collect();
     let mut names: HashMap<&str, usize> = HashMap::new();
     for (index, service) in pair.services.iter().enumerate() {
         let path = file.service_path(index);

@@ -76,7 +76,7 @@ impl<'a> NamedLegs<'a> {
         let gateway = || {
             self.gateways
                 .iter()
-                .find(|g| g.address.contains(&address))
+                .find(|g| g.network.contains(&address) || g.address.addr() == address)
                 .map(|g| &*g.leg)
         };
         self.vips.get(&address).copied().or_else(gateway)
@@ -151,8 +151,10 @@ pub struct Limits {
 /// One `[[gateway]]`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GatewayConfig {
-    /// The address (`addr()`) and the servers' network (`trunc()`).
+    /// The address (`addr()`).
     pub address: IpNet,
+    /// The servers' network: that of the address, unless it is link-local.
+    pub network: IpNet,
     /// Leg it lives on.
     pub leg: String,
     /// Traffic of the network that is not balanced is routed.

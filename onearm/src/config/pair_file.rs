@@ -1,6 +1,8 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
+use ipnet::IpNet;
+
 use super::diagnostic::Diagnostic;
 use super::limits;
 use super::pair::{Auth, GatewayConfig, HaConfig, Limits, PairConfig, ServiceConfig};
@@ -33,7 +35,7 @@ pub(super) const LIMITS: Keys = Keys {
     later: &[],
 };
 pub(super) const GATEWAY: Keys = Keys {
-    known: &["address", "leg", "transit", "direct"],
+    known: &["address", "network", "leg", "transit", "direct"],
     later: &[("group", service_file::GROUP_SENTENCE)],
 };
 
@@ -197,7 +199,7 @@ fn ha(walk: &mut Walk<'_>, field: &Field<'_>) -> Option<HaConfig> {
     });
     let preempt = walk.or(&table, "preempt", false, Walk::boolean);
     let announce: Vec<IpAddr> = walk.or(&table, "announce", Vec::new(), |walk, field| {
-        walk.list(field, limits::ANNOUNCE, Walk::address)
+        walk.list(field, limits::ANNOUNCE, Walk::address_on_link)
     });
     let announce_rate = walk.or(&table, "announce_rate", DEFAULT_ANNOUNCE_RATE, |walk, field| {
         u32::try_from(walk.integer(field, limits::ANNOUNCE_RATE)?).ok()
@@ -269,6 +271,7 @@ fn gateway(walk: &mut Walk<'_>, field: &Field<'_>) -> Option<GatewayConfig> {
     let table = walk.table(field, GATEWAY)?;
     let remedy = "write address = \"192.168.100.1/24\": the servers' default route and their network";
     let address = walk.need(&table, "address", remedy, Walk::interface_address);
+    let network = gateway_network(walk, &table, address);
     let leg = walk.need(
         &table,
         "leg",
@@ -281,8 +284,39 @@ fn gateway(walk: &mut Walk<'_>, field: &Field<'_>) -> Option<GatewayConfig> {
     });
     Some(GatewayConfig {
         address: address?,
+        network: network?,
         leg: leg?,
         transit,
         direct,
     })
+}
+
+/// The servers' network. A link-local address does not tell it.
+fn gateway_network(walk: &mut Walk<'_>, table: &Table<'_>, address: Option<IpNet>) -> Option<IpNet> {
+    const REMEDY: &str = "write network = \"2001:db8:100::/64\": the network of the servers";
+    let Some(address) = address else {
+        walk.may(table, "network", Walk::prefix);
+        return None;
+    };
+    if matches!(address, IpNet::V6(address) if address.addr().is_unicast_link_local()) {
+        return walk.need(table, "network", REMEDY, |walk, field| {
+            let network = walk.prefix(field)?;
+            if network.addr().is_ipv4() {
+                walk.error(
+                    field,
+                    "family",
+                    "of another family than the gateway address",
+                    REMEDY,
+                );
+                return None;
+            }
+            Some(network)
+        });
+    }
+    walk.may(table, "network", |walk, field| {
+        let message = "has no effect: the gateway address has its network";
+        walk.error(field, "no-effect", message, "remove the key");
+        Some(())
+    });
+    Some(address.trunc())
 }

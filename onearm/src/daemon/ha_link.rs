@@ -1,5 +1,7 @@
 //! The main process's side of the HA process: starting it, orders, news, and acting in its place when it dies.
 
+use std::collections::BTreeSet;
+use std::net::IpAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,6 +14,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 use onearm_dataplane::LeaseCell;
+use onearm_ha::announce::OwnedAddress;
 use onearm_ha::config::Config;
 use onearm_ha::process::{
     FromHa, Guardian, HEARTBEAT_NANOS, MainEnd, ToHa, ToMain, Verdict, Watch, owned_messages, spawn,
@@ -54,15 +57,17 @@ pub(crate) struct HaLink {
     child: Child,
     ordered: Arc<AtomicBool>,
     beating: tokio::task::JoinHandle<()>,
+    /// Owned addresses somebody claimed, which it has not been told yet.
+    conflicts: Arc<Mutex<BTreeSet<IpAddr>>>,
     /// Acts when the process dies, under the settings it was given last.
     guardian: Arc<Mutex<Guardian>>,
     /// What it was given last and did not refuse.
     config: Option<Config>,
 }
 
-/// A panic of another holder left it whole: it is replaced, or only acts.
-fn lock(guardian: &Mutex<Guardian>) -> MutexGuard<'_, Guardian> {
-    guardian.lock().unwrap_or_else(PoisonError::into_inner)
+/// A panic of another holder left it whole: each is changed by one call.
+fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl HaLink {
@@ -72,7 +77,7 @@ impl HaLink {
     /// Any step; a process that was started is ended again.
     pub(crate) fn start(
         config: Config,
-        owned: &[std::net::Ipv4Addr],
+        owned: &[OwnedAddress],
         lease_map: &OwnedFd,
         links: &[OwnedFd],
         lease: LeaseCell,
@@ -83,12 +88,14 @@ impl HaLink {
         let (child, end) = spawn(command)?;
         let end = Arc::new(end);
         let ordered = Arc::new(AtomicBool::new(false));
-        let beating = tokio::spawn(beat(Arc::clone(&end)));
+        let conflicts = Arc::default();
+        let beating = tokio::spawn(beat(Arc::clone(&end), Arc::clone(&conflicts)));
         let link = Self {
             end,
             child,
             ordered,
             beating,
+            conflicts,
             guardian,
             config: Some(config.clone()),
         };
@@ -108,7 +115,7 @@ impl HaLink {
     fn begin(
         &self,
         config: Config,
-        owned: &[std::net::Ipv4Addr],
+        owned: &[OwnedAddress],
         lease_map: &OwnedFd,
         links: &[OwnedFd],
     ) -> anyhow::Result<()> {
@@ -202,12 +209,11 @@ impl HaLink {
         Ok(self.end.hold(None, &links, PATIENCE)?)
     }
 
-    /// Tells it that the dataplane saw somebody claim an owned address. Dropped when it has no room: the claim will be
-    /// repeated.
-    pub(crate) fn conflict(&self, address: std::net::Ipv4Addr) {
-        if let Err(error) = self.end.try_send(&ToHa::ConflictSeen(address)) {
-            tracing::debug!(%error, "conflict not passed on");
-        }
+    /// Tells it that the dataplane saw somebody claim an owned address; with a heartbeat to come if it has no room now.
+    pub(crate) fn conflict(&self, address: IpAddr) {
+        let mut conflicts = lock(&self.conflicts);
+        conflicts.insert(address);
+        tell_conflicts(&self.end, &mut conflicts);
     }
 
     /// Orders the end: it hands over if Active. Waits for it, and kills it if it does not end.
@@ -259,7 +265,7 @@ async fn end_of(news: &mut mpsc::Receiver<News>) {
 }
 
 /// Heartbeats from the runtime that does the work: when that hangs, the HA process hands over.
-async fn beat(end: Arc<MainEnd>) {
+async fn beat(end: Arc<MainEnd>, conflicts: Arc<Mutex<BTreeSet<IpAddr>>>) {
     let mut tick = interval(Duration::from_nanos(HEARTBEAT_NANOS));
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut complained = None::<Instant>;
@@ -273,5 +279,47 @@ async fn beat(end: Arc<MainEnd>) {
             }
             Ok(_) | Err(_) => {}
         }
+        tell_conflicts(&end, &mut lock(&conflicts));
+    }
+}
+
+/// Tells of claims as long as there is room; what does not fit stays.
+fn tell_conflicts(end: &MainEnd, conflicts: &mut BTreeSet<IpAddr>) {
+    pass_on(conflicts, |address| {
+        matches!(end.try_send(&ToHa::ConflictSeen(address)), Ok(true))
+    });
+}
+
+/// Takes out of `waiting` what `take` takes, until it refuses one.
+fn pass_on(waiting: &mut BTreeSet<IpAddr>, mut take: impl FnMut(IpAddr) -> bool) {
+    while let Some(first) = waiting.first().copied()
+        && take(first)
+    {
+        waiting.remove(&first);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::pass_on;
+    use std::collections::BTreeSet;
+    use std::net::IpAddr;
+
+    #[test]
+    fn m11_a_claim_that_finds_no_room_is_told_when_there_is_some() {
+        let claimed = ["192.0.2.1", "192.0.2.2", "2001:db8::1"].map(|a| a.parse::<IpAddr>().unwrap());
+        let (mut waiting, mut told) = (BTreeSet::from(claimed), Vec::new());
+        for room in [0, 1, 0, 8] {
+            let end = told.len() + room;
+            pass_on(&mut waiting, |address| {
+                let has_room = told.len() < end;
+                if has_room {
+                    told.push(address);
+                }
+                has_room
+            });
+        }
+        assert_eq!(told, claimed);
+        assert!(waiting.is_empty());
     }
 }

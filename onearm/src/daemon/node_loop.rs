@@ -2,14 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::future::pending;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use anyhow::Context as _;
 use onearm_dataplane::{Event as Seen, EventStream, LeaseCell, Timed};
 use onearm_ha::election::{Role, Transition};
-use onearm_ha::membership::Membership;
+use onearm_ha::membership::{self, Memberships};
 use onearm_ha::process::{HaState, ToMain};
 use onearm_netcfg::Event as KernelEvent;
 use onearm_types::GroupId;
@@ -39,8 +39,8 @@ const GUESTS_GATHER: Duration = Duration::from_millis(5);
 struct Running {
     node: Node,
     lease: LeaseCell,
-    /// Keeps NIC filters and snooping switches delivering adverts.
-    membership: Option<(String, Membership)>,
+    /// Keeps NIC filters and snooping switches delivering adverts, and solicitations for owned IPv6 addresses.
+    memberships: Option<Memberships>,
     ha: Option<(HaLink, mpsc::Receiver<News>)>,
     /// The HA process may be started (again) from then on.
     ha_from: Instant,
@@ -79,7 +79,7 @@ pub(crate) async fn run(
     let mut running = Running {
         node,
         lease,
-        membership: None,
+        memberships: None,
         ha: None,
         ha_from: Instant::now(),
         hello,
@@ -196,28 +196,25 @@ impl Running {
         self.after(settled);
         self.links_due |= settled.links_changed;
         self.hold_links().await;
-        self.keep_membership();
+        self.keep_memberships();
         self.keep_ha().await;
         self.keep_hellos();
     }
 
-    fn keep_membership(&mut self) {
-        let interface = {
-            let picture = self.node.picture.borrow();
-            plan::election_leg(&self.node.loaded.node, &picture)
-                .filter(|leg| plan::leg_picture(leg, &picture).is_some_and(|seen| seen.link.is_some()))
-                .map(|leg| leg.interface.clone())
-        };
-        let Some(interface) = interface else { return };
-        let joined = match &mut self.membership {
-            Some((on, membership)) if *on == interface => membership.refresh(),
-            // The first one, or the peer's network is on another leg now.
-            other => {
-                Membership::join(&interface).map(|membership| *other = Some((interface.clone(), membership)))
-            }
-        };
-        if let Err(error) = joined {
-            tracing::warn!(%error, ifname = %interface, "adverts' group not joined");
+    fn keep_memberships(&mut self) {
+        let pair = &self.node.loaded.pair;
+        let config = plan::ha_config(&self.node.loaded.node, pair, &self.node.picture.borrow());
+        // The election is not on any leg yet; why, `keep_ha` says.
+        let Ok(Some(config)) = config else { return };
+        let groups = membership::groups(&config, &plan::owned(pair));
+        // The peer's network may be on another leg now.
+        let elsewhere = self.memberships.take_if(|m| m.ifname() != config.ifname);
+        drop(elsewhere);
+        let memberships = self
+            .memberships
+            .get_or_insert_with(|| Memberships::new(&config.ifname));
+        if let Err(error) = memberships.hold(&groups) {
+            tracing::warn!(%error, ifname = %config.ifname, "groups not joined");
             self.again_by(Instant::now() + RETRY);
         }
     }
@@ -343,14 +340,7 @@ impl Running {
         &self,
         config: onearm_ha::config::Config,
     ) -> anyhow::Result<(HaLink, mpsc::Receiver<News>)> {
-        let owned = self.node.loaded.pair.owned_addresses();
-        let owned: Vec<Ipv4Addr> = owned
-            .into_iter()
-            .filter_map(|address| match address {
-                IpAddr::V4(address) => Some(address),
-                IpAddr::V6(_) => None,
-            })
-            .collect();
+        let owned = plan::owned(&self.node.loaded.pair);
         let parts = self
             .node
             .ask(|d| Ok((d.lease_fd()?, d.lease_cell(GroupId::FIRST)?, d.keepalive_fds()?)));
@@ -515,7 +505,7 @@ impl Running {
                     format!("{mac} claims the owned address {addr}"),
                     "find the host with that MAC and take the address from it",
                 );
-                if let (Some((ha, _)), IpAddr::V4(addr)) = (&self.ha, addr) {
+                if let Some((ha, _)) = &self.ha {
                     ha.conflict(addr);
                 }
             }

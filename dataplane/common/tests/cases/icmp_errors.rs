@@ -15,7 +15,7 @@ use std::net::IpAddr;
 const ROUTER: &str = "10.99.0.1";
 
 /// (type, code, rest) of every error that is translated.
-fn errors() -> Vec<(u8, u8, [u8; 4])> {
+pub fn errors() -> Vec<(u8, u8, [u8; 4])> {
     if v6() {
         return vec![
             (1, 0, [0; 4]),

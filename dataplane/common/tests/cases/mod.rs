@@ -10,6 +10,7 @@ mod egress;
 mod fragments;
 mod hairpin;
 mod icmp_errors;
+mod joined;
 mod lease;
 mod legs;
 mod limits;
@@ -98,6 +99,7 @@ fn run_family<E: Engine>(engine: &mut E, v6: bool) -> HashSet<&'static str> {
         lease::cases(),
         legs::cases(),
         icmp_errors::cases(),
+        joined::cases(),
         limits::cases(),
         rare::cases(),
         refusal::cases(),

@@ -25,7 +25,7 @@ fn headers(body: &Body) -> usize {
 }
 
 /// A packet of `total` bytes.
-fn sized(frame: Frame, total: usize) -> Frame {
+pub fn sized(frame: Frame, total: usize) -> Frame {
     let payload = vec![0x5a; total - headers(&frame.body) - extensions(&frame)];
     frame.payload(&payload)
 }
@@ -40,7 +40,7 @@ fn extensions(frame: &Frame) -> usize {
 
 /// The packet is answered by the error, from `from`, and goes nowhere.
 #[track_caller]
-fn told<E: Engine>(e: &mut E, frame: &[u8], from: IpAddr, most: u16) {
+pub fn told<E: Engine>(e: &mut E, frame: &[u8], from: IpAddr, most: u16) {
     let out = expect(e, frame, Transmit);
     let (kind, code) = if v6() { (2, 0) } else { (3, 4) };
     let mut sender: [u8; 6] = [0; 6];

@@ -249,6 +249,13 @@ pub fn quoted(frame: &[u8], seen: &[u8], bytes: usize) -> Vec<u8> {
     copy[layout.l3..layout.end.min(layout.l4 + bytes)].to_vec()
 }
 
+/// Writes an IPv4 identification.
+pub fn identify(frame: &mut [u8], id: u16) {
+    let layout = Layout::of(frame);
+    frame[layout.l3 + 4..layout.l3 + 6].copy_from_slice(&id.to_be_bytes());
+    finish_header(frame, &layout);
+}
+
 /// The frame with an identification and without "do not fragment"; IPv6 has neither.
 pub fn unfragmented(frame: &[u8], id: u32) -> Vec<u8> {
     let mut out = frame.to_vec();

@@ -1,7 +1,10 @@
+use std::net::Ipv4Addr;
+
 use proptest::prelude::*;
 
 use super::*;
 
+const GROUP: Ipv4Addr = Ipv4Addr::GROUP;
 const A: Ipv4Addr = Ipv4Addr::new(192, 168, 100, 2);
 const B: Ipv4Addr = Ipv4Addr::new(192, 168, 100, 3);
 const VIP: Ipv4Addr = Ipv4Addr::new(192, 168, 100, 100);
@@ -18,7 +21,7 @@ const GOLDEN: [u8; 46] = [
     0x31, 51, 150, 1, 0x00, 100, 0x0e, 0x20, 192, 168, 100, 100,
 ];
 
-fn advert() -> Advert {
+fn advert() -> Advert<Ipv4Addr> {
     Advert {
         vrid: Vrid::new(51).unwrap(),
         priority: Priority::configured(150).unwrap(),
@@ -27,7 +30,7 @@ fn advert() -> Advert {
     }
 }
 
-fn message(advert: &Advert, dst: Ipv4Addr, form: ChecksumForm) -> Vec<u8> {
+fn message(advert: &Advert<Ipv4Addr>, dst: Ipv4Addr, form: ChecksumForm) -> Vec<u8> {
     let mut out = Vec::new();
     advert.emit(&mut out, A, dst, form);
     out
@@ -49,8 +52,12 @@ fn resum(bytes: &mut [u8]) {
 
 #[test]
 fn golden_bytes_both_ways() {
-    let group = crate::wire::frame::group_mac(GROUP);
-    let frame = emit_frame((MAC, A), (group, GROUP), &advert(), ChecksumForm::PseudoHeader);
+    let frame = emit_frame(
+        (MAC, A),
+        (GROUP.group_mac(), GROUP),
+        &advert(),
+        ChecksumForm::PseudoHeader,
+    );
     assert_eq!(frame, GOLDEN);
     let received = parse_frame(&GOLDEN);
     assert_eq!(
@@ -170,7 +177,7 @@ fn every_flipped_bit_of_the_message_is_noticed() {
         for bit in 0..8 {
             let mut frame = GOLDEN;
             frame[at] ^= 1 << bit;
-            assert!(parse_frame(&frame).is_err(), "byte {at} bit {bit}");
+            assert!(parse_frame::<Ipv4Addr>(&frame).is_err(), "byte {at} bit {bit}");
         }
     }
 }
@@ -181,10 +188,102 @@ fn a_routed_advert_and_other_protocols_are_refused() {
     frame[22] = 254;
     let sum = checksum(ones_sum(0, &[&frame[14..24], &[0, 0], &frame[26..34]].concat()));
     frame[24..26].copy_from_slice(&sum.to_be_bytes());
-    assert_eq!(parse_frame(&frame), Err(ParseError::Ttl(254)));
+    assert_eq!(parse_frame::<Ipv4Addr>(&frame), Err(ParseError::Ttl(254)));
     let mut arp = GOLDEN;
     arp[13] = 6;
-    assert_eq!(parse_frame(&arp), Err(ParseError::EtherType(0x0806)));
+    assert_eq!(parse_frame::<Ipv4Addr>(&arp), Err(ParseError::EtherType(0x0806)));
+}
+
+const A6: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 2);
+const VIP6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 0x100);
+
+/// An advert from A to ff02::12: vrid 51, priority 150, 1 s, the router's link-local address and one more; checksum
+/// worked out by another program.
+#[rustfmt::skip]
+const GOLDEN6: [u8; 94] = [
+    0x33, 0x33, 0, 0, 0, 0x12, 0x02, 0, 0, 0, 0, 0x0a, 0x86, 0xdd,
+    0x6c, 0, 0, 0, 0, 0x28, 0x70, 0xff,
+    0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x02,
+    0xff, 0x02, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x12,
+    0x31, 0x33, 0x96, 0x02, 0, 0x64, 0xab, 0xc8,
+    0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0x02, 0, 0x5e, 0xff, 0xfe, 0, 0x02, 0x33,
+    0x20, 0x01, 0x0d, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x01, 0,
+];
+
+fn advert6() -> Advert<Ipv6Addr> {
+    let Advert {
+        vrid,
+        priority,
+        interval,
+        ..
+    } = advert();
+    Advert {
+        vrid,
+        priority,
+        interval,
+        addresses: with_link_local(vrid, &[VIP6]),
+    }
+}
+
+#[test]
+fn b87_an_ipv6_advert_is_the_golden_bytes_both_ways() {
+    let group = Ipv6Addr::GROUP;
+    for form in [ChecksumForm::PseudoHeader, ChecksumForm::MessageOnly] {
+        let frame = emit_frame((MAC, A6), (group.group_mac(), group), &advert6(), form);
+        assert_eq!(frame, GOLDEN6, "{form:?}: over IPv6 there is one form");
+    }
+    let received = ReceivedAdvert {
+        src_mac: MAC,
+        src: A6,
+        dst: group,
+        advert: advert6(),
+    };
+    assert_eq!(parse_frame(&GOLDEN6), Ok(received));
+}
+
+#[test]
+fn b87_the_list_of_an_ipv6_advert_begins_with_a_link_local_address() {
+    let vrid = Vrid::new(51).unwrap();
+    let own: Ipv6Addr = "fe80::1".parse().unwrap();
+    let derived: Ipv6Addr = "fe80::200:5eff:fe00:233".parse().unwrap();
+    assert_eq!(with_link_local(vrid, &[VIP6]), [derived, VIP6]);
+    assert_eq!(with_link_local(vrid, &[VIP6, own]), [own, VIP6]);
+    assert_eq!(with_link_local(vrid, &[own, VIP6]), [own, VIP6]);
+    assert_eq!(with_link_local(vrid, &[]), [derived]);
+}
+
+#[test]
+fn over_ipv6_the_message_alone_is_not_summed() {
+    let mut frame = GOLDEN6;
+    frame[60..62].copy_from_slice(&[0, 0]);
+    let alone = checksum(ones_sum(0, &frame[54..]));
+    frame[60..62].copy_from_slice(&alone.to_be_bytes());
+    assert_eq!(parse_frame::<Ipv6Addr>(&frame), Err(ParseError::Checksum));
+}
+
+#[test]
+fn every_flipped_bit_of_an_ipv6_advert_is_noticed() {
+    for at in 22..GOLDEN6.len() {
+        for bit in 0..8 {
+            let mut frame = GOLDEN6;
+            frame[at] ^= 1 << bit;
+            assert!(parse_frame::<Ipv6Addr>(&frame).is_err(), "byte {at} bit {bit}");
+        }
+    }
+}
+
+#[test]
+fn an_ipv6_advert_from_beyond_a_router_is_refused_and_padding_ignored() {
+    let mut frame = GOLDEN6;
+    frame[21] = 254;
+    assert_eq!(parse_frame::<Ipv6Addr>(&frame), Err(ParseError::Ttl(254)));
+    let mut padded = GOLDEN6.to_vec();
+    padded.resize(120, 0);
+    assert_eq!(parse_frame::<Ipv6Addr>(&padded).map(|r| r.advert), Ok(advert6()));
+    assert_eq!(
+        parse_frame::<Ipv4Addr>(&GOLDEN6),
+        Err(ParseError::EtherType(0x86dd))
+    );
 }
 
 proptest! {
@@ -211,7 +310,26 @@ proptest! {
     #[test]
     fn no_bytes_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
         // Only the absence of a panic is claimed; random bytes that parse are fine.
-        prop_assert!(parse_frame(&bytes).is_ok() || parse_frame(&bytes).is_err());
+        prop_assert!(parse_frame::<Ipv4Addr>(&bytes).is_ok() || parse_frame::<Ipv4Addr>(&bytes).is_err());
         prop_assert!(Advert::parse(&bytes, A, B).is_ok() || Advert::parse(&bytes, A, B).is_err());
+        let mut framed = GOLDEN6[..54].to_vec();
+        framed.extend_from_slice(&bytes);
+        for frame in [bytes, framed] {
+            prop_assert!(parse_frame::<Ipv6Addr>(&frame).is_ok() || parse_frame::<Ipv6Addr>(&frame).is_err());
+        }
+    }
+
+    #[test]
+    fn parse_undoes_emit_over_ipv6(
+        addresses in proptest::collection::vec(any::<u128>().prop_map(Ipv6Addr::from), 0..256),
+        src: u128,
+        dst: u128,
+        message_only: bool,
+    ) {
+        let advert = Advert { addresses, ..advert6() };
+        let form = if message_only { ChecksumForm::MessageOnly } else { ChecksumForm::PseudoHeader };
+        let frame = emit_frame((MAC, src.into()), (MAC, dst.into()), &advert, form);
+        let expected = ReceivedAdvert { src_mac: MAC, src: src.into(), dst: dst.into(), advert };
+        prop_assert_eq!(parse_frame::<Ipv6Addr>(&frame), Ok(expected));
     }
 }

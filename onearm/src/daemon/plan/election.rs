@@ -3,8 +3,8 @@
 use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 use std::time::Duration;
 
-use onearm_ha::announce;
-use onearm_ha::config::{Config, MAX_LISTED, Transport};
+use onearm_ha::announce::{self, OwnedAddress};
+use onearm_ha::config::{Config, MAX_LISTED, Transport, Wire};
 use onearm_ha::units::{Centiseconds, Priority, RangeError, Vrid};
 use onearm_ha::wire::advert::ChecksumForm;
 use onearm_netcfg::Picture;
@@ -77,25 +77,40 @@ pub(crate) fn ha_config(
         advert_interval: Centiseconds::new(hundredths)?,
         preempt: pair.ha.preempt,
         preferred: node.id.get() == 1,
-        address,
-        peer,
+        ipv4: Some(Wire {
+            address,
+            peer,
+            announce: pair
+                .ha
+                .announce
+                .iter()
+                .filter_map(|address| match address {
+                    IpAddr::V4(address) => Some(*address),
+                    IpAddr::V6(_) => None,
+                })
+                .take(MAX_LISTED)
+                .collect(),
+        }),
+        ipv6: None,
         transport: Transport::Multicast,
         checksum: ChecksumForm::PseudoHeader,
-        announce: pair
-            .ha
-            .announce
-            .iter()
-            .filter_map(|address| match address {
-                IpAddr::V4(address) => Some(*address),
-                IpAddr::V6(_) => None,
-            })
-            .take(MAX_LISTED)
-            .collect(),
         announce_rate: pair.ha.announce_rate.min(announce::Settings::MOST_RATE),
         announce_rounds: Config::ANNOUNCE_ROUNDS,
         announce_refresh: pair.ha.announce_refresh.unwrap_or(Duration::ZERO),
         main_silence: Config::MAIN_SILENCE,
     }))
+}
+
+/// The owned set in the order it is announced in.
+pub(crate) fn owned(pair: &PairConfig) -> Vec<OwnedAddress> {
+    let is_gateway = |address: &IpAddr| pair.gateways.iter().any(|g| g.address.addr() == *address);
+    pair.owned_addresses()
+        .into_iter()
+        .map(|address| OwnedAddress {
+            router: is_gateway(&address),
+            address,
+        })
+        .collect()
 }
 
 #[cfg(test)]
@@ -126,7 +141,8 @@ mod tests {
         let leg = election_leg(&node, &picture).unwrap();
         let own = own_address(&node, leg, &picture).unwrap();
         assert_eq!(own.to_string(), "192.168.100.2");
-        assert_eq!(ha_config(&node, &pair, &picture).unwrap().unwrap().address, own);
+        let wire = ha_config(&node, &pair, &picture).unwrap().unwrap().ipv4.unwrap();
+        assert_eq!(wire.address, own);
         assert!(
             ha_config(&node, &pair, &with_addresses(interface, &[]))
                 .unwrap()

@@ -8,6 +8,7 @@ use onearm_netcfg::{self as netcfg, Desired, IfName, LegSysctl, Picture, offload
 
 use crate::config::{Leg, NodeConfig, PairConfig};
 
+use super::election::election_leg;
 use super::mirror;
 
 /// What is known of a leg's program when the kernel state is planned.
@@ -35,7 +36,12 @@ pub(crate) fn desired(
     }
     Desired {
         legs,
-        owned: pair.owned_addresses(),
+        // A link-local address may be another host's on another leg; the kernel forwards nothing to it anyway.
+        owned: pair
+            .owned_addresses()
+            .into_iter()
+            .filter(|address| !mirror::is_link_local(*address))
+            .collect(),
         refuse_own,
     }
 }
@@ -51,10 +57,14 @@ fn leg_state(
         .into_iter()
         .flat_map(netcfg::LegPicture::connected)
         .collect();
-    // The peer too: frames it relays are known by its MAC.
     let servers = pair.services.iter().flat_map(|s| &s.servers).map(|s| s.address);
+    // The peer too: frames it relays are known by its MAC. A link-local one is sought where adverts go.
+    let peer = Some(node.peer.address).filter(|peer| {
+        !mirror::is_link_local(*peer)
+            || election_leg(node, picture).is_some_and(|election| election.name == leg.name)
+    });
     let neighbours: BTreeSet<IpAddr> = servers
-        .chain([node.peer.address])
+        .chain(peer)
         .filter(|address| connected.iter().any(|net| net.contains(address)))
         .collect();
     let gateways = pair.gateways.iter().filter(|g| g.leg == leg.name);
@@ -66,7 +76,7 @@ fn leg_state(
         offloads.extend(offload::for_vlan_tags());
     }
     netcfg::Leg {
-        guarded: gateways.map(|g| g.address.trunc()).collect(),
+        guarded: gateways.map(|g| g.network).collect(),
         sysctls: BTreeMap::from([(LegSysctl::send_redirects(), "0".to_owned())]),
         offloads,
         neighbours,

@@ -34,7 +34,7 @@ pub(crate) fn tables(
             .iter()
             .filter(|g| g.transit)
             .map(|g| ServerNetwork {
-                network: g.address.trunc(),
+                network: g.network,
                 gateway: g.address.addr(),
             })
             .collect(),

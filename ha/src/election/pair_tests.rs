@@ -48,7 +48,9 @@ struct Scenario {
     /// Node, turn, step before which it stalls, length.
     stalls: Vec<(usize, u64, u64, u64)>,
     ops: Vec<(u64, usize, Op)>,
-    /// At most this many adverts in a row are lost, in each direction.
+    /// One family or both: each advert is sent on every wire, and read in order of arrival from all.
+    wires: usize,
+    /// At most this many adverts in a row are lost, in each direction on each wire.
     losses: u64,
     seed: u64,
 }
@@ -66,9 +68,9 @@ struct Node {
     free_at: u64,
     /// Writes into the lease cell: real time, real time at which the lease ends.
     cell: Vec<(u64, u64)>,
-    lost_in_a_row: u64,
-    /// Arrival of the last advert sent.
-    last_arrival: u64,
+    lost_in_a_row: [u64; 2],
+    /// Arrival of the last advert sent, on each wire.
+    last_arrival: [u64; 2],
 }
 
 impl Node {
@@ -94,6 +96,7 @@ struct Pair {
     stalls: BTreeMap<(usize, u64, u64), u64>,
     /// Spans of real time each leg has no carrier.
     cuts: [Vec<(u64, u64)>; 2],
+    wires: usize,
     losses: u64,
     delay_max: u64,
     random: u64,
@@ -118,8 +121,8 @@ impl Pair {
             turn: 0,
             free_at: 0,
             cell: Vec::new(),
-            lost_in_a_row: 0,
-            last_arrival: 0,
+            lost_in_a_row: [0; 2],
+            last_arrival: [0; 2],
         };
         Self {
             nodes: [node(0), node(1)],
@@ -129,6 +132,7 @@ impl Pair {
                 .map(|(node, turn, step, length)| ((*node, *turn, *step), *length))
                 .collect(),
             cuts: [cuts(scenario, 0), cuts(scenario, 1)],
+            wires: scenario.wires,
             losses: scenario.losses,
             delay_max: scenario.interval.as_nanos() / 20,
             random: scenario.seed | 1,
@@ -154,19 +158,26 @@ impl Pair {
         node.free_at = real;
     }
 
-    /// Sends from `index`; loss never exceeds `losses` in a row.
+    /// Sends from `index` on every wire.
     fn send(&mut self, index: usize, real: u64, priority: Priority, interval: Centiseconds) {
         if !self.carrier(0, real) || !self.carrier(1, real) {
             return;
         }
-        if self.nodes[index].lost_in_a_row < self.losses && self.random(2) == 0 {
-            self.nodes[index].lost_in_a_row += 1;
+        for wire in 0..self.wires {
+            self.send_on(wire, index, real, priority, interval);
+        }
+    }
+
+    /// Loss never exceeds `losses` in a row.
+    fn send_on(&mut self, wire: usize, index: usize, real: u64, priority: Priority, interval: Centiseconds) {
+        if self.nodes[index].lost_in_a_row[wire] < self.losses && self.random(2) == 0 {
+            self.nodes[index].lost_in_a_row[wire] += 1;
             return;
         }
-        self.nodes[index].lost_in_a_row = 0;
-        // A segment keeps the order of one sender's frames.
-        let arrival = (real + self.random(self.delay_max)).max(self.nodes[index].last_arrival);
-        self.nodes[index].last_arrival = arrival;
+        self.nodes[index].lost_in_a_row[wire] = 0;
+        // A wire keeps the order of one sender's frames.
+        let arrival = (real + self.random(self.delay_max)).max(self.nodes[index].last_arrival[wire]);
+        self.nodes[index].last_arrival[wire] = arrival;
         let receiver = &mut self.nodes[1 - index];
         let heard = HeardAdvert {
             at: receiver.clock(arrival),
@@ -437,12 +448,13 @@ prop_compose! {
         start in [0..1_500 * MS, 0..1_500 * MS],
         stalls in proptest::collection::vec((0usize..2, 0u64..400, 0u64..7, 0u64..6_000), 0..40),
         ops in ops(any::<bool>()),
+        wires in 1usize..=2,
         seed: u64,
     ) -> Scenario {
         let interval = Centiseconds::new(hundredths).unwrap();
         // Lengths up to six intervals.
         let stalls = stalls.into_iter().map(|(n, t, s, l)| (n, t, s, l * interval.as_nanos() / 1000)).collect();
-        Scenario { interval, priorities, preempt, rates, start, stalls, ops, losses: 0, seed }
+        Scenario { interval, priorities, preempt, rates, start, stalls, ops, wires, losses: 0, seed }
     }
 }
 
@@ -454,10 +466,11 @@ prop_compose! {
         preempt: [bool; 2],
         start in [0..1_500 * MS, 0..1_500 * MS],
         ops in ops(Just(true)),
+        wires in 1usize..=2,
         seed: u64,
     ) -> Scenario {
         let interval = Centiseconds::new(hundredths).unwrap();
-        Scenario { interval, priorities, preempt, rates: [1000; 2], start, stalls: Vec::new(), ops, losses: 2, seed }
+        Scenario { interval, priorities, preempt, rates: [1000; 2], start, stalls: Vec::new(), ops, wires, losses: 2, seed }
     }
 }
 
@@ -492,6 +505,7 @@ fn quiet() -> Scenario {
         start: [0, 0],
         stalls: Vec::new(),
         ops: Vec::new(),
+        wires: 1,
         losses: 0,
         seed: 7,
     }
@@ -584,7 +598,7 @@ fn b01_after_a_healed_partition_one_owner_is_left_within_an_interval() {
         // Adverts are filtered both ways, the carrier stays.
         pair.losses = u64::MAX;
         for index in 0..2 {
-            pair.nodes[index].lost_in_a_row = 0;
+            pair.nodes[index].lost_in_a_row = [0; 2];
         }
         let mut partition_end = 2_000 * MS;
         while !(pair.holds(0, partition_end - 1) && pair.holds(1, partition_end - 1)) {

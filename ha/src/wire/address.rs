@@ -18,6 +18,8 @@ pub trait Address: Copy + Ord + fmt::Debug + Into<IpAddr> + sealed::Sealed {
     /// Whether an advert may be summed without a pseudo-header (RFC 9568 §5.2.8: over IPv4).
     const MESSAGE_ALONE: bool;
 
+    /// Whether no router forwards a packet between these (RFC 4291 §2.5.6), whatever its hop limit says.
+    fn stay_on_link(src: Self, dst: Self) -> bool;
     /// The address in the first [`Self::LEN`] bytes; `None` if there are fewer.
     fn read(bytes: &[u8]) -> Option<Self>;
     /// Writes the address at the end of `out`.
@@ -44,6 +46,10 @@ impl Address for Ipv4Addr {
     const ETHERTYPE: u16 = ETHERTYPE_IPV4;
     const LEN: usize = 4;
     const MESSAGE_ALONE: bool = true;
+
+    fn stay_on_link(_: Self, _: Self) -> bool {
+        false
+    }
 
     fn read(bytes: &[u8]) -> Option<Self> {
         bytes.first_chunk::<4>().map(|octets| Self::from(*octets))
@@ -73,6 +79,10 @@ impl Address for Ipv6Addr {
     const ETHERTYPE: u16 = ETHERTYPE_IPV6;
     const LEN: usize = 16;
     const MESSAGE_ALONE: bool = false;
+
+    fn stay_on_link(src: Self, dst: Self) -> bool {
+        src.is_unicast_link_local() && dst.is_unicast_link_local()
+    }
 
     fn read(bytes: &[u8]) -> Option<Self> {
         bytes.first_chunk::<16>().map(|octets| Self::from(*octets))

@@ -23,6 +23,9 @@
 //! sent is [`ChecksumForm`]. Over IPv6 the pseudo-header is always there. It holds the addresses *of this packet*, so
 //! that a unicast advert is not summed over the group's address (B21).
 //!
+//! **Hop limit.** 255, sent and asked for, as proof that no router was passed; but keepalived 2.2 sends unicast IPv6
+//! adverts with 64, and between two link-local addresses no proof is needed.
+//!
 //! **First address.** Over IPv6 it is link-local (RFC 9568 §5.2.9, B87); see [`with_link_local`].
 
 use std::net::Ipv6Addr;
@@ -172,7 +175,7 @@ pub fn parse_frame<A: Address>(frame: &[u8]) -> Result<ReceivedAdvert<A>, ParseE
     if packet.protocol != PROTOCOL_VRRP {
         return Err(ParseError::Protocol(packet.protocol));
     }
-    if packet.hops != VRRP_TTL {
+    if packet.hops != VRRP_TTL && !A::stay_on_link(packet.src, packet.dst) {
         return Err(ParseError::Ttl(packet.hops));
     }
     let advert = Advert::parse(packet.payload, packet.src, packet.dst)?;

@@ -1,13 +1,13 @@
 //! A switch with three ports in namespaces of their own: node A, node B, client.
 //!
 //! ```text
-//!   A eth0 192.0.2.11 ──┐
-//!   B eth0 192.0.2.12 ──┤ bridge br0 (namespace sw)
-//!   C eth0 192.0.2.101 ─┘        VIP 192.0.2.10
+//!   A eth0 192.0.2.11  fe80::11 ──────────┐
+//!   B eth0 192.0.2.12  fe80::12 ──────────┤ bridge br0 (namespace sw)
+//!   C eth0 192.0.2.101 2001:db8::101/64 ──┘        VIP 192.0.2.10 and 2001:db8::10
 //! ```
 
 use std::fs::File;
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::process::{Command, Output};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread::JoinHandle;
@@ -19,6 +19,9 @@ use onearm_ha::driver::now;
 pub(crate) const A: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 11);
 pub(crate) const B: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 12);
 pub(crate) const VIP: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 10);
+pub(crate) const A6: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 0x11);
+pub(crate) const B6: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 0x12);
+pub(crate) const VIP6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 0x10);
 
 static NEXT: AtomicU32 = AtomicU32::new(0);
 
@@ -43,6 +46,10 @@ impl Lab {
             lab.plug(node);
             lab.ip(node, &format!("addr add {address}/24 dev eth0"));
         }
+        for (node, address) in [("a", A6), ("b", B6)] {
+            lab.ip(node, &format!("addr add {address}/64 dev eth0 nodad"));
+        }
+        lab.ip("c", "addr add 2001:db8::101/64 dev eth0 nodad");
         lab.run_in(
             "c",
             "sysctl -qw net.ipv4.conf.all.arp_accept=1 net.ipv4.conf.eth0.arp_accept=1",
@@ -102,10 +109,51 @@ impl Lab {
 
     /// The MAC the client has for the VIP.
     pub(crate) fn client_sees(&self) -> Option<String> {
-        let entry = self.run_in("c", &format!("ip neigh show {VIP} dev eth0"));
+        self.client_has(VIP)
+    }
+
+    /// The MAC the client has for `address`.
+    pub(crate) fn client_has(&self, address: impl Into<IpAddr>) -> Option<String> {
+        let entry = self.client_entry(address);
         let mut words = entry.split_whitespace();
         words.find(|word| *word == "lladdr")?;
         words.next().map(str::to_owned)
+    }
+
+    /// What the client knows of `address`.
+    pub(crate) fn client_entry(&self, address: impl Into<IpAddr>) -> String {
+        let address: IpAddr = address.into();
+        self.run_in("c", &format!("ip neigh show {address} dev eth0"))
+    }
+
+    /// The client has talked to the VIP some time ago, when another host had it: an advertisement changes an entry, but
+    /// makes none (RFC 4861 §7.2.5).
+    pub(crate) fn client_knows_another_owner(&self) {
+        self.ip(
+            "c",
+            &format!("neigh replace {VIP6} lladdr 02:00:00:00:00:99 dev eth0 nud stale"),
+        );
+    }
+
+    /// Frames from `node` of the given Ethernet types are lost in the switch.
+    pub(crate) fn lose(&self, node: &str, ethertypes: &[&str]) {
+        self.nft("add table netdev loss");
+        let hook = "type filter hook ingress device";
+        self.nft(&format!(
+            "add chain netdev loss c {{ {hook} p{node} priority 0; }}"
+        ));
+        for ethertype in ethertypes {
+            self.nft(&format!("add rule netdev loss c meta protocol {ethertype} drop"));
+        }
+    }
+
+    /// No frame is lost any more.
+    pub(crate) fn lose_nothing(&self) {
+        self.nft("delete table netdev loss");
+    }
+
+    fn nft(&self, command: &str) {
+        self.run_in("sw", &format!("nft {command}"));
     }
 
     /// Adverts and everything else stop at the port; the carrier stays.

@@ -13,8 +13,9 @@ use onearm_ha::driver::{Exit, Grants, LeaseSink, now, run};
 use onearm_ha::election::{Alarm, Role, Transition};
 use onearm_ha::process::{FromHa, HaState, MainEnd, ToHa, ToMain, owned_messages, pair};
 use onearm_ha::units::{Centiseconds, Priority, Vrid};
+use onearm_ha::wire::advert::with_link_local;
 
-use crate::lab::{A, B, Lab, VIP, wait_until};
+use crate::lab::{A, A6, B, B6, Lab, VIP, VIP6, wait_until};
 
 pub(crate) const PATIENCE: Duration = Duration::from_secs(2);
 pub(crate) const LONG: Duration = Duration::from_secs(10);
@@ -80,7 +81,7 @@ pub(crate) struct Node {
 
 impl Node {
     pub(crate) fn start(lab: &Lab, space: &str, config: &Config) -> Self {
-        Self::start_with(lab, space, config, &[owned(VIP)], Cell::default())
+        Self::start_with(lab, space, config, &[owned(VIP), owned(VIP6)], Cell::default())
     }
 
     pub(crate) fn start_with(
@@ -160,6 +161,16 @@ impl Node {
         wait_until(&format!("role {role}"), LONG, || self.role() == Some(role))
     }
 
+    /// Waits until so many adverts of the peer were heard in all.
+    #[track_caller]
+    pub(crate) fn wait_heard(&self, adverts: u64) -> u64 {
+        wait_until("adverts of the peer", LONG, || {
+            let notes = self.notes.lock().unwrap();
+            let state = notes.state.as_ref();
+            state.is_some_and(|state| state.election_counters.adverts_received >= adverts)
+        })
+    }
+
     #[track_caller]
     pub(crate) fn wait_lease(&self) -> u64 {
         wait_until("a lease", LONG, || self.cell.holds())
@@ -202,6 +213,21 @@ pub(crate) fn owned(address: impl Into<IpAddr>) -> OwnedAddress {
     OwnedAddress {
         address: address.into(),
         router: false,
+    }
+}
+
+/// Adverts over IPv6 alone, or beside IPv4.
+pub(crate) fn config6(address: Ipv4Addr, interval_ms: u16, beside_ipv4: bool) -> Config {
+    let ipv4 = config(address, interval_ms);
+    let (own, peer) = if address == A { (A6, B6) } else { (B6, A6) };
+    Config {
+        ipv6: Some(Wire {
+            address: own,
+            peer,
+            announce: with_link_local(ipv4.vrid, &[VIP6]),
+        }),
+        ipv4: ipv4.ipv4.filter(|_| beside_ipv4),
+        ..ipv4
     }
 }
 

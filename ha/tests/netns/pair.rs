@@ -391,6 +391,12 @@ fn m11_a_conflict_is_answered_by_an_announcement() {
         counters.conflicts >= 2 && counters.conflicts_suppressed >= 1,
         "{counters:?}"
     );
+    // The last word is ours, when the ten seconds are over.
+    let limit = Duration::from_secs(12);
+    let last = wait_until("the owed answer", limit, || {
+        a.state().announce_counters.ordered > before + 1
+    });
+    println!("last answer {last} ms after the claims");
 }
 
 #[test]

@@ -277,6 +277,15 @@ fn an_ipv6_advert_from_beyond_a_router_is_refused_and_padding_ignored() {
     let mut frame = GOLDEN6;
     frame[21] = 254;
     assert_eq!(parse_frame::<Ipv6Addr>(&frame), Err(ParseError::Ttl(254)));
+    for (src, dst, error) in [
+        (A6, "fe80::3".parse().unwrap(), None),
+        (VIP6, "fe80::3".parse().unwrap(), Some(ParseError::Ttl(64))),
+        (A6, VIP6, Some(ParseError::Ttl(64))),
+    ] {
+        let mut frame = emit_frame((MAC, src), (MAC, dst), &advert6(), ChecksumForm::PseudoHeader);
+        frame[21] = 64;
+        assert_eq!(parse_frame::<Ipv6Addr>(&frame).err(), error, "{src} to {dst}");
+    }
     let mut padded = GOLDEN6.to_vec();
     padded.resize(120, 0);
     assert_eq!(parse_frame::<Ipv6Addr>(&padded).map(|r| r.advert), Ok(advert6()));

@@ -7,7 +7,7 @@ use onearm_ha::process::ToHa;
 use onearm_ha::units::Priority;
 
 use crate::lab::{A, A6, B, Lab, VIP, VIP6, wait_until};
-use crate::node::{Cell, LONG, Node, assert_never_two, config6, owned};
+use crate::node::{Cell, LONG, Node, assert_never_two, config, config6, owned};
 
 /// As in `pair`.
 const SOON: u64 = 200;
@@ -197,4 +197,44 @@ fn m11_a_foreign_advertisement_for_an_owned_ipv6_address_is_answered() {
         a.state().driver_counters.turns > heard + 2
     });
     assert_eq!(a.state().announce_counters.conflicts, conflicts);
+}
+
+#[test]
+#[ignore = "needs root"]
+fn unicast_adverts_reach_the_peer_alone_once_its_kernel_has_said_where_it_is() {
+    for (family, config) in [
+        ("ip protocol", config(A, 100)),
+        ("ip6 nexthdr", config6(A, 100, false)),
+    ] {
+        let lab = Lab::new();
+        // No daemon runs on B: ARP or ND alone tells.
+        lab.run_in("c", "nft add table netdev seen");
+        let hook = "type filter hook ingress device eth0 priority 0";
+        lab.run_in("c", &format!("nft add chain netdev seen c {{ {hook}; }}"));
+        lab.run_in("c", &format!("nft add rule netdev seen c {family} 112 counter"));
+        let seen = || {
+            let text = lab.run_in("c", "nft list chain netdev seen c");
+            let after = text.split("packets ").nth(1).unwrap();
+            after.split(' ').next().unwrap().parse::<u64>().unwrap()
+        };
+        let a = Node::start(
+            &lab,
+            "a",
+            &Config {
+                transport: Transport::Unicast,
+                ..config
+            },
+        );
+        a.wait_lease();
+        let sent = || a.state().election_counters.adverts_sent;
+        let (mut before, mut then) = (sent(), seen());
+        wait_until("twenty adverts the third host does not see", LONG, || {
+            if seen() != then {
+                (before, then) = (sent(), seen());
+            }
+            sent() > before + 20
+        });
+        println!("{family}: {then} adverts were seen by the third host");
+        assert_eq!(a.state().driver_counters.questions_failed, 0);
+    }
 }

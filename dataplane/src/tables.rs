@@ -165,6 +165,8 @@ pub struct ServiceSpec {
     pub snat: Vec<SnatPoolSpec>,
     /// Idle time-out of established flows (TCP) or of flows with replies (UDP). At most nine years.
     pub idle_timeout: Duration,
+    /// Largest TCP segment, bytes, that both sides are told of; `None` = as they say.
+    pub mss_clamp: Option<u16>,
     /// Who may open a flow.
     pub limits: LimitsSpec,
     /// What becomes of the flows of a server that goes down while another is up.

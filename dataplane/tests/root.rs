@@ -148,6 +148,7 @@ fn service() -> ServiceSpec {
             last: 39_999,
         }],
         idle_timeout: Duration::from_mins(15),
+        mss_clamp: None,
         limits: LimitsSpec::default(),
         on_server_down: OnServerDown::default(),
         mode_for: Vec::new(),

@@ -49,6 +49,8 @@ counters! {
     IcmpErrorTranslated = "icmp_error_translated",
     /// Later fragment of a flow's datagram sent after its first one (also in `transmitted` or `redirected`).
     FragmentFollowed = "fragment_followed",
+    /// SYN or SYN-ACK that asked for larger segments than the service's `mss_clamp`.
+    MssLowered = "mss_lowered",
     /// New flow made.
     FlowCreated = "flow_created",
     /// SYN that replaced a closing, half-open or expired flow.

@@ -9,6 +9,7 @@ use crate::{
     flow::{self, State, flags, seen},
     hash,
     maps::{Leg, LegKey, Server, Service, mode, proto, server},
+    mss,
     packet::Packet,
     phase::Phase,
     receive::hand_over_with,
@@ -84,6 +85,9 @@ pub fn established<A: Outer, P: Packet, T: Tables, const ROUTED: bool>(
                 work.reopen = 1;
                 work.now = now;
             });
+        }
+        if opening && mss::limit(tables, arrival, entry.stats()) != 0 {
+            return hand_over_with(tables, arrival, leg, Phase::Forward, |work| work.now = now);
         }
     }
     let way = Way {

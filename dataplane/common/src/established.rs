@@ -7,6 +7,7 @@ use crate::{
     flow::{State, flags, hop, is_reset_by_client, seen},
     header::Header,
     maps::{Addr, LastHop, Leg, NeighbourKey, proto, server},
+    mss,
     packet::{Packet, mac_number},
     phase::Phase,
     receive::{hand_over, hand_over_with},
@@ -62,6 +63,9 @@ pub fn forward<A: Outer, P: Packet, T: Tables, const ROUTED: bool>(
     let hop_index = entry.hop();
     if !found.intact() {
         return discard(tables, Counter::LockContended);
+    }
+    if !ROUTED && mss::limit(tables, arrival, stats) != 0 {
+        return hand_over_with(tables, arrival, leg, Phase::Forward, |work| work.now = now);
     }
     if hop_index == hop::ROUTE && !ROUTED {
         return hand_over_with(tables, arrival, leg, Phase::Forward, |work| work.now = now);

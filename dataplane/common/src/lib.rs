@@ -5,7 +5,7 @@
 //! |---|---|
 //! | frame in, flow? | [`receive`], [`arp`], [`nd`], [`established`] with [`tcp`] |
 //! | no flow | [`miss`], [`transit`], [`relay`], [`answer`] with [`refusal`] |
-//! | new flow | [`limits`], [`schedule`], [`evict`], [`create`], [`search`] |
+//! | new flow | [`mss`], [`limits`], [`schedule`], [`evict`], [`create`], [`search`] |
 //! | servers that answer themselves | [`direct`], [`tunnel`] |
 //! | frame out | [`transmit`], [`egress`] |
 //! | what it stands on | [`addr`], [`packet`], [`wire`], [`header`], [`checksum`], [`hash`], [`table`], [`flow`], [`tables`], [`work`], [`phase`] |
@@ -45,6 +45,7 @@ pub mod icmp_error;
 pub mod limits;
 pub mod maps;
 pub mod miss;
+pub mod mss;
 pub mod nd;
 pub mod packet;
 pub mod phase;

@@ -265,8 +265,10 @@ pub struct Service {
     pub stats: u32,
     /// [`service`].
     pub options: u32,
+    /// Bytes a TCP segment may have, as both sides are told; 0 = as they say.
+    pub mss: u16,
     /// Explicit padding, zero.
-    pub _pad: u32,
+    pub _pad: u16,
 }
 
 /// Bits of [`Service::options`], and values of `CLIENTS`.

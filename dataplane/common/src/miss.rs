@@ -10,6 +10,7 @@ use crate::{
     header::Header,
     icmp_error::{is_error, reports_one},
     maps::{Leg, NOT_A_HOST, ServiceKey, mode, proto, server},
+    mss,
     packet::Packet,
     phase::Phase,
     receive::leg_of,
@@ -205,6 +206,11 @@ pub fn forward<A: Fragmented + Outer, P: Packet, T: Tables>(packet: &mut P, work
     let Some(found) = table::find(tables, &geometry::<A>(node), &arrival.key) else {
         return discard(tables, Counter::LockContended);
     };
+    let limit = mss::limit(tables, &arrival, found.entry().stats());
+    if limit != 0 && work.clamped == 0 {
+        tables.leave(|work| mss::note(work, limit, Phase::Forward));
+        return Step::Next(Phase::Mss);
+    }
     let direct = found.entry().flags() & flags::DIRECT != 0;
     if old_incarnation == found.incarnation && !direct {
         follow_client(tables, &arrival, leg, &found, now);

@@ -46,10 +46,12 @@ pub enum Phase {
     Lookup = 12,
     /// New flow of a server that answers its client itself: insert and send.
     Direct = 15,
+    /// SYN or SYN-ACK of a service that limits segments.
+    Mss = 16,
 }
 
 /// Phases of one family in `PHASES`.
-pub const FAMILY_PHASES: u32 = 16;
+pub const FAMILY_PHASES: u32 = 32;
 
 impl Phase {
     /// Index into `PHASES`.
@@ -60,7 +62,7 @@ impl Phase {
 }
 
 /// What the loader must put into `PHASES`: (index, name of the XDP program).
-pub const PHASES: [(u32, &str); 29] = [
+pub const PHASES: [(u32, &str); 31] = [
     (Phase::Neighbour.index(false), "onearm_arp"),
     (Phase::Miss.index(false), "onearm_miss"),
     (Phase::Schedule.index(false), "onearm_schedule"),
@@ -75,6 +77,7 @@ pub const PHASES: [(u32, &str); 29] = [
     (Phase::Fragment.index(false), "onearm_fragment"),
     (Phase::Receive6.index(false), "onearm_receive6"),
     (Phase::Direct.index(false), "onearm_direct"),
+    (Phase::Mss.index(false), "onearm_mss"),
     (Phase::Neighbour.index(true), "onearm_nd"),
     (Phase::Miss.index(true), "onearm_miss6"),
     (Phase::Schedule.index(true), "onearm_schedule6"),
@@ -90,4 +93,5 @@ pub const PHASES: [(u32, &str); 29] = [
     (Phase::IcmpError.index(true), "onearm_icmp6"),
     (Phase::Fragment.index(true), "onearm_fragment6"),
     (Phase::Direct.index(true), "onearm_direct6"),
+    (Phase::Mss.index(true), "onearm_mss6"),
 ];

@@ -48,6 +48,7 @@ pub fn hand_over_with<A: Header, T: Tables>(
         work.reusing = 0;
         work.chosen = 0;
         work.judged = 0;
+        work.clamped = 0;
         work.fresh_id = 0;
         more(work);
     });

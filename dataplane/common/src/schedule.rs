@@ -8,6 +8,7 @@ use crate::{
     flow::{flags, seen},
     hash, limits,
     maps::{Node, Server, Service, hairpin, mode, proto, scheduler, server, service},
+    mss,
     phase::Phase,
     search::Search,
     tables::{Tables, discard, half_open_full, report, tick},
@@ -67,6 +68,10 @@ pub fn schedule<T: Tables>(work: &mut Work, tables: &T) -> Step {
     if is_direct(work.mode) {
         if let Err(reason) = direct::fill(work, tables, service, work.mode, index, server) {
             return refuse(tables, service, reason);
+        }
+        if service.mss != 0 && mss::tells(&work.arrival) {
+            mss::note(work, service.mss, Phase::Direct);
+            return Step::Next(Phase::Mss);
         }
         return Step::Next(Phase::Direct);
     }

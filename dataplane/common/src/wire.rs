@@ -154,6 +154,14 @@ pub mod tcp {
     pub const CHECKSUM: usize = 16;
     /// Urgent pointer.
     pub const URGENT: usize = 18;
+    /// Option without a length: the list ends.
+    pub const END_OF_OPTIONS: u8 = 0;
+    /// Option without a length: nothing.
+    pub const NO_OPERATION: u8 = 1;
+    /// Option: largest segment its sender takes.
+    pub const MSS: u8 = 2;
+    /// Length of that option, bytes.
+    pub const MSS_LEN: usize = 4;
     /// Flag.
     pub const FIN: u8 = 1;
     /// Flag.

@@ -190,10 +190,18 @@ pub struct Work {
     pub fresh_id: u32,
     /// 1 = an ICMP error about none of our flows.
     pub judged: u8,
-    /// Explicit padding, zero.
-    pub _pad: u8,
+    /// 1 = [`Phase::Mss`] has been there.
+    pub clamped: u8,
     /// Bytes a packet that is too big may have.
     pub most: u16,
+    /// Bytes a segment may have.
+    pub mss: u16,
+    /// 1 = after [`Phase::Mss`] comes [`Phase::Direct`], else [`Phase::Forward`].
+    pub then_direct: u8,
+    /// Explicit padding, zero.
+    pub _pad: [u8; 5],
+    /// Place in the packet.
+    pub cursor: Memory,
     /// The new flow.
     pub forward: FlowEntry,
     /// The new flow.

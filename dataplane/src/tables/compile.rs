@@ -579,6 +579,7 @@ fn entries_of(state: &ServiceState, slot: u8, image: &mut Image) {
         idle_ticks: check::ticks(spec.idle_timeout).unwrap_or(1),
         stats: state.index,
         options: options(&spec.limits),
+        mss: spec.mss_clamp.unwrap_or(0),
         _pad: 0,
     };
     image.services.push((state.index, value));

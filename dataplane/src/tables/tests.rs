@@ -55,6 +55,7 @@ fn service(name: &str) -> ServiceSpec {
         group: GroupId::FIRST,
         snat: Vec::new(),
         idle_timeout: Duration::from_mins(15),
+        mss_clamp: None,
         limits: LimitsSpec::default(),
         on_server_down: OnServerDown::default(),
         mode_for: Vec::new(),

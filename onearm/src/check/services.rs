@@ -50,6 +50,15 @@ pub(super) fn judge(file: &PairFile, findings: &mut Findings) {
             let message = "has no effect: nothing gets another source in this mode";
             findings.warn("no-effect", format!("{path}.snat"), message, "remove the key");
         }
+        if service.protocol == Protocol::Udp && file.parsed.says(&format!("{path}.mss_clamp")) {
+            let message = "has no effect: UDP has no segments";
+            findings.warn(
+                "no-effect",
+                format!("{path}.mss_clamp"),
+                message,
+                "remove the key",
+            );
+        }
     }
     ports(file, findings);
 }

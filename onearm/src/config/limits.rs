@@ -62,6 +62,8 @@ pub const HALF_OPEN: RangeInclusive<u64> = 64..=16_000_000;
 pub const DSR_FLOWS: RangeInclusive<u64> = 0..=16_000_000;
 /// `service.idle_timeout`.
 pub const IDLE_TIMEOUT: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_hours(7 * 24);
+/// `service.mss_clamp`: the least Linux goes down to, and what a jumbo frame holds.
+pub const MSS_CLAMP: RangeInclusive<u64> = 88..=9_000;
 /// `service.max_connections`, `max_new_per_second`, `max_per_source`.
 pub const SERVICE_LIMIT: RangeInclusive<u64> = 1..=16_000_000;
 /// `check.interval`.

@@ -190,6 +190,8 @@ pub struct ServiceConfig {
     pub snat: Vec<SnatSource>,
     /// Established flows end after so long without packets, 1 s to 7 days.
     pub idle_timeout: Duration,
+    /// Largest TCP segment both sides are told of, 88 to 9,000 bytes; `None` = as they say.
+    pub mss_clamp: Option<u16>,
     /// Who may open connections, and how many.
     pub limits: ServiceLimits,
     /// What becomes of the flows of a server that goes down while another is up.

@@ -30,6 +30,7 @@ pub(super) const SERVICE: Keys = Keys {
         "snat",
         "snat_ports",
         "idle_timeout",
+        "mss_clamp",
         "max_connections",
         "max_new_per_second",
         "max_per_source",
@@ -110,6 +111,9 @@ pub(super) fn service(walk: &mut Walk<'_>, field: &Field<'_>) -> Option<(Service
     let idle_timeout = walk.or(&table, "idle_timeout", default_idle, |walk, field| {
         walk.duration(field, limits::IDLE_TIMEOUT)
     });
+    let mss_clamp = walk.may(&table, "mss_clamp", |walk, field| {
+        u16::try_from(walk.integer(field, limits::MSS_CLAMP)?).ok()
+    });
     let limits = service_limits(walk, &table);
     let downs = [("reset", OnServerDown::Reset), ("keep", OnServerDown::Keep)];
     let on_server_down = walk.or(&table, "on_server_down", OnServerDown::Reset, |walk, field| {
@@ -130,6 +134,7 @@ pub(super) fn service(walk: &mut Walk<'_>, field: &Field<'_>) -> Option<(Service
         scheduler,
         snat,
         idle_timeout,
+        mss_clamp,
         limits,
         on_server_down,
         check,

@@ -36,7 +36,7 @@ fn map_types_have_the_layout_both_sides_rely_on() {
     layout!(Limits, 24, 8, [max_connections: 0, max_per_source: 4, new_cost_ns: 8, new_burst_ns: 16]);
     layout!(Refusals, 64, 8, [denied: 0, connections: 8, rate: 16, per_source: 24, no_server: 32, no_port: 40, table: 48, other: 56]);
     layout!(Service, 32, 8, [table: 0, mode: 8, scheduler: 9, hairpin: 10, group: 11, snat_base: 12, snat_len: 14,
-        idle_ticks: 16, stats: 20, options: 24, _pad: 28]);
+        idle_ticks: 16, stats: 20, options: 24, mss: 28, _pad: 30]);
     layout!(Tunnel, 24, 4, [source: 0, spread: 16, port: 20, _pad: 22]);
     layout!(Server, 32, 8, [addr: 0, port: 16, net: 18, next_hop: 20, flags: 24, _pad: 28]);
     layout!(ScopedPrefix, 20, 1, [scope: 0, addr: 4]);

@@ -14,6 +14,7 @@ mod joined;
 mod lease;
 mod legs;
 mod limits;
+mod mss;
 mod nd;
 mod rare;
 mod refusal;
@@ -101,6 +102,7 @@ fn run_family<E: Engine>(engine: &mut E, v6: bool) -> HashSet<&'static str> {
         icmp_errors::cases(),
         joined::cases(),
         limits::cases(),
+        mss::cases(),
         rare::cases(),
         refusal::cases(),
         reopen::cases(),

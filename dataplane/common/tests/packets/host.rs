@@ -23,6 +23,7 @@ use onearm_dataplane_common::{
         Refusals, Remembered, Route, Server, Service, ServiceKey, SnatPool, SnatRange, Tunnel,
     },
     miss::{self, miss},
+    mss::mss,
     nd::nd,
     packet::Packet,
     phase::Phase,
@@ -228,6 +229,7 @@ impl Host {
             Phase::Direct => direct::<A, _, _>(frame, &mut work, self),
             Phase::Relay => relay::<A, _, _>(frame, &work, self),
             Phase::IcmpError => icmp_error::<A, _, _>(frame, &mut work, self),
+            Phase::Mss => mss::<A, _, _>(frame, &mut work, self),
             Phase::Search => {
                 let times = search::begin(&mut work, self);
                 let _found = (0..times).any(|n| search::look::<A, _>(&mut work, self, n));

@@ -72,6 +72,8 @@ pub struct Frame {
     pub to: End,
     pub ttl: u8,
     pub options: Vec<u8>,
+    /// TCP options; none: the largest segment in a SYN.
+    pub tcp_options: Vec<u8>,
     pub payload: Vec<u8>,
     pub padding: usize,
     pub body: Body,
@@ -109,6 +111,7 @@ impl Frame {
             to,
             ttl: 64,
             options: Vec::new(),
+            tcp_options: Vec::new(),
             payload: Vec::new(),
             padding: 0,
             body,
@@ -137,6 +140,11 @@ impl Frame {
     /// IP options, a multiple of 4 bytes; with IPv6, two destination options headers.
     pub fn options(mut self, options: &[u8]) -> Self {
         self.options = options.to_vec();
+        self
+    }
+    /// TCP options, at most 40 bytes.
+    pub fn tcp_options(mut self, options: &[u8]) -> Self {
+        self.tcp_options = options.to_vec();
         self
     }
     /// Bytes after the IP packet.
@@ -203,6 +211,9 @@ impl Frame {
                         'R' => b.rst(),
                         other => panic!("flag {other}"),
                     };
+                }
+                if !self.tcp_options.is_empty() {
+                    b = b.options_raw(&self.tcp_options).expect("room");
                 }
                 b.write(&mut out, &self.payload).expect("write");
             }

@@ -319,6 +319,7 @@ impl Setup {
                 idle_ticks: 13_500,
                 stats: index,
                 options: 0,
+                mss: 0,
                 _pad: 0,
             },
         ));

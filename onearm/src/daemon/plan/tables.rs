@@ -123,6 +123,7 @@ fn service(node: NodeId, service: &ServiceConfig, is_up: impl Fn(usize) -> bool)
         group: GroupId::FIRST,
         snat: sources.filter_map(pool).collect(),
         idle_timeout: service.idle_timeout,
+        mss_clamp: service.mss_clamp,
         limits: LimitsSpec {
             max_connections: service.limits.max_connections,
             max_new_per_second: service.limits.max_new_per_second,

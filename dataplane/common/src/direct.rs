@@ -13,7 +13,7 @@ use crate::{
     packet::Packet,
     phase::Phase,
     receive::hand_over_with,
-    table::{self, Ended, Found, NotInserted},
+    table::{self, Found, NotInserted},
     tables::{Tables, discard, geometry, tick},
     tcp::is_opening,
     transmit::{self, excess, write_header},
@@ -213,7 +213,9 @@ pub fn direct<A: Outer, P: Packet, T: Tables>(packet: &mut P, work: &mut Work, t
         && let Some(ended) = table::remove::<A, T>(tables, &geometry, work.old_at, work.old_incarnation)
     {
         tables.count(Counter::FlowReopened);
-        forget(tables, &ended);
+        if ended.state != State::Closing {
+            tables.add_open(ended.stats, ended.server, u64::MAX);
+        }
     }
     let error = work.arrival.shape & shape::ERROR != 0;
     if node.dsr_ways == 0 && !error {
@@ -230,14 +232,10 @@ pub fn direct<A: Outer, P: Packet, T: Tables>(packet: &mut P, work: &mut Work, t
             node.dsr_ways,
             &mut work.scan,
         ) {
-            Ok(gave_way) => {
+            Ok(()) => {
                 tables.count(Counter::FlowCreated);
                 tables.tally_flow(work.forward.stats, work.forward.server);
                 tables.add_open(work.forward.stats, work.forward.server, 1);
-                if let Some(ended) = gave_way {
-                    tables.count(Counter::AffinityEvicted);
-                    forget(tables, &ended);
-                }
             }
             Err(NotInserted::ForwardExists | NotInserted::ReplyTaken) => {
                 tables.count(Counter::FlowRaceLost);
@@ -245,6 +243,12 @@ pub fn direct<A: Outer, P: Packet, T: Tables>(packet: &mut P, work: &mut Work, t
                 return Step::Next(Phase::Forward);
             }
             Err(NotInserted::Full | NotInserted::Contended) => tables.count(Counter::AffinityMissed),
+        }
+        if let Some((open, stats, server)) = work.scan.gave_way() {
+            tables.count(Counter::AffinityEvicted);
+            if open {
+                tables.add_open(stats, server, u64::MAX);
+            }
         }
     }
     let flow = &work.forward;
@@ -272,14 +276,6 @@ pub fn direct<A: Outer, P: Packet, T: Tables>(packet: &mut P, work: &mut Work, t
             work.most = most;
             Step::Next(Phase::Answer)
         }
-    }
-}
-
-/// Takes a removed flow out of the numbers of open ones.
-#[inline(always)]
-fn forget<T: Tables>(tables: &T, ended: &Ended) {
-    if ended.state != State::Closing {
-        tables.add_open(ended.stats, ended.server, u64::MAX);
     }
 }
 

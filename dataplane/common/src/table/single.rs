@@ -4,12 +4,12 @@
 //! Such an entry is its own partner, so that whatever removes flows removes it like any other.
 
 use super::{
-    Ended, FlowMemory, Geometry, NotInserted, Place, entry_at, free_way, is_present, is_published, lock,
+    FlowMemory, Geometry, NotInserted, Place, entry_at, free_way, is_present, is_published, lock,
     take_and_fill, unlock, unpublish, ways,
 };
 use crate::{
     addr::Address,
-    flow::{FlowEntry, flags},
+    flow::{FlowEntry, State, flags},
     maps::WAYS,
     tables::ticks_since,
     work::Memory,
@@ -22,10 +22,29 @@ pub struct Scan {
     count: Memory,
     /// The one that matters least: a score, its way in the lowest four bits; 0 = none.
     least: Memory,
+    /// The one that gave way: [`GAVE_WAY`], [`WAS_OPEN`], its stats and server; 0 = none.
+    gone: Memory,
+}
+
+/// Bit of [`Scan::gone`]: there is one.
+const GAVE_WAY: u64 = 1 << 63;
+/// Bit of [`Scan::gone`]: it counted as open.
+const WAS_OPEN: u64 = 1 << 62;
+
+impl Scan {
+    /// What [`insert_single`] removed to make room: whether it counted as open, its stats index and its server.
+    #[inline(always)]
+    pub fn gave_way(&self) -> Option<(bool, u16, u16)> {
+        let gone = self.gone.get();
+        if gone & GAVE_WAY == 0 {
+            return None;
+        }
+        Some((gone & WAS_OPEN != 0, (gone >> 16) as u16, gone as u16))
+    }
 }
 
 /// Inserts a flow of one entry, published under `flow.incarnation`. At most `most` of them, at least 1, stay in its first
-/// bucket. Returns the one that gave way.
+/// bucket; [`Scan::gave_way`] then says which of them gave way.
 ///
 /// # Errors
 /// [`NotInserted`], all but `ReplyTaken`.
@@ -37,8 +56,9 @@ pub fn insert_single<A: Address, M: FlowMemory>(
     flow: &FlowEntry,
     most: u32,
     scan: &mut Scan,
-) -> Result<Option<Ended>, NotInserted> {
+) -> Result<(), NotInserted> {
     let key = flow.key().narrow::<A>();
+    scan.gone.set(0);
     let place = geometry.place(&key);
     let first = memory.bucket::<A>(place.first).ok_or(NotInserted::Full)?;
     if !lock(memory, first, owner) {
@@ -47,16 +67,15 @@ pub fn insert_single<A: Address, M: FlowMemory>(
     let result = if is_present(memory, place, first, &key) {
         Err(NotInserted::ForwardExists)
     } else {
-        let gave_way = make_room::<A, M>(memory, geometry, place, flow.last_seen, most, scan);
-        take_and_fill(memory, place, first, flow).map(|reserved| (reserved, gave_way))
+        make_room::<A, M>(memory, geometry, place, flow.last_seen, most, scan);
+        take_and_fill(memory, place, first, flow).map(|reserved| {
+            let entry = reserved.entry();
+            entry.set_partner(reserved.at);
+            entry.publish(flow.incarnation);
+        })
     };
-    if let Ok((reserved, _)) = &result {
-        let entry = reserved.entry();
-        entry.set_partner(reserved.at);
-        entry.publish(flow.incarnation);
-    }
     unlock(first);
-    result.map(|(_, gave_way)| gave_way)
+    result
 }
 
 /// Removes the single flow of the first bucket that matters least if there are `most`, or no way is free. `now`: tick.
@@ -68,8 +87,10 @@ fn make_room<A: Address, M: FlowMemory>(
     now: u32,
     most: u32,
     scan: &mut Scan,
-) -> Option<Ended> {
-    let bucket = ways::<A, M>(memory, place.first)?;
+) {
+    let Some(bucket) = ways::<A, M>(memory, place.first) else {
+        return;
+    };
     scan.count.set(0);
     scan.least.set(0);
     let mut taken = 0;
@@ -93,25 +114,27 @@ fn make_room<A: Address, M: FlowMemory>(
     }
     let least = scan.least.get();
     if least == 0 || (scan.count.get() < u64::from(most) && taken < WAYS as u32) {
-        return None;
+        return;
     }
     let at = place.first << 4 | (least as u32 & 15);
-    let victim = entry_at::<A, M>(memory, at)?;
+    let Some(victim) = entry_at::<A, M>(memory, at) else {
+        return;
+    };
     let incarnation = victim.incarnation();
     // It may have gone, and its way may be another flow's by now.
     if !is_published(incarnation) || victim.flags() & flags::DIRECT == 0 {
-        return None;
+        return;
     }
     let key = victim.key();
-    let ended = Ended {
-        state: victim.state(),
-        server: victim.server(),
-        stats: victim.stats(),
-        counted: None,
+    let open = if victim.state() == State::Closing {
+        0
+    } else {
+        WAS_OPEN
     };
+    let gone = GAVE_WAY | open | u64::from(victim.stats()) << 16 | u64::from(victim.server());
     if !unpublish(memory, victim, incarnation) {
-        return None;
+        return;
     }
+    scan.gone.set(gone);
     free_way::<A, M>(memory, at, geometry.place(&key));
-    Some(ended)
 }

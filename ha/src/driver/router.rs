@@ -15,8 +15,8 @@ use crate::config::{Config, Transport, Wire};
 use crate::election::{Election, HeardAdvert, Input, LegFault, Output};
 use crate::error::Error;
 use crate::process::ToMain;
-use crate::units::{Centiseconds, MonoTime, Priority};
-use crate::wire::advert::{ReceivedAdvert, parse_frame};
+use crate::units::{Centiseconds, MonoTime, Priority, Vrid};
+use crate::wire::advert::{ReceivedAdvert, parse_frame, virtual_link_local};
 use crate::wire::arp::{Arp, Form};
 use crate::wire::frame::{ETHERTYPE_ARP, Ethernet};
 use crate::wire::ipv6::{ETHERTYPE_IPV6, IPV6_LEN, PROTOCOL_ICMPV6};
@@ -401,13 +401,40 @@ fn understand<A: Address>(
         source: config.speaker(src.into()),
         priority: advert.priority,
         interval: advert.interval,
-        same_addresses: sorted(&advert.addresses) == sorted(&wire.announce),
+        same_addresses: owned_in(&advert.addresses, config.vrid) == owned_in(&wire.announce, config.vrid),
     };
     Ok((src_mac, heard))
 }
 
-fn sorted<A: Address>(addresses: &[A]) -> Vec<A> {
-    let mut addresses = addresses.to_vec();
+/// The addresses of a list in order, without the one that only makes it begin as IPv6 lists do: FRR lists without it.
+fn owned_in<A: Address>(listed: &[A], vrid: Vrid) -> Vec<A> {
+    let filler = IpAddr::V6(virtual_link_local(vrid));
+    let mut addresses: Vec<_> = listed.iter().copied().filter(|a| (*a).into() != filler).collect();
     addresses.sort_unstable();
     addresses
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::advert::with_link_local;
+
+    #[test]
+    fn b24_lists_are_compared_without_their_order_and_the_filling_of_ipv6() {
+        let vrid = Vrid::new(51).unwrap();
+        let of = |listed: &[&str]| -> Vec<std::net::Ipv6Addr> {
+            listed.iter().map(|a| a.parse().unwrap()).collect()
+        };
+        let ours = owned_in(&with_link_local(vrid, &of(&["2001:db8::2", "2001:db8::1"])), vrid);
+        assert_eq!(ours, owned_in(&of(&["2001:db8::1", "2001:db8::2"]), vrid));
+        assert_ne!(ours, owned_in(&of(&["2001:db8::1"]), vrid));
+        let own_first = of(&["fe80::1", "2001:db8::1", "2001:db8::2"]);
+        assert_ne!(
+            ours,
+            owned_in(&own_first, vrid),
+            "a link-local address that is configured counts"
+        );
+        let ipv4 = [[192, 0, 2, 2], [192, 0, 2, 1]].map(std::net::Ipv4Addr::from);
+        assert_eq!(owned_in(&ipv4, vrid), [ipv4[1], ipv4[0]]);
+    }
 }

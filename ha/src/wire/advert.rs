@@ -126,24 +126,18 @@ impl<A: Address> Advert<A> {
     }
 }
 
+/// The link-local address of the virtual router's own MAC, 00-00-5E-00-02-{VRID} (RFC 9568 §7.3), as a modified EUI-64.
+pub fn virtual_link_local(vrid: Vrid) -> Ipv6Addr {
+    let last = 0x0200 | u16::from(vrid.get());
+    Ipv6Addr::new(0xfe80, 0, 0, 0, 0x0200, 0x5eff, 0xfe00, last)
+}
+
 /// The list of an IPv6 advert for the virtual addresses `configured`: the first link-local one leads, and where none is
-/// configured the one of the virtual router's own MAC does, as RFC 9568 §5.2.9 wants the list to begin (B87).
+/// configured [`virtual_link_local`] does, as RFC 9568 §5.2.9 wants the list to begin (B87).
 pub fn with_link_local(vrid: Vrid, configured: &[Ipv6Addr]) -> Vec<Ipv6Addr> {
     let mut listed = configured.to_vec();
-    let first = match listed.iter().position(Ipv6Addr::is_unicast_link_local) {
-        Some(position) => listed.remove(position),
-        // 00-00-5E-00-02-{VRID} (RFC 9568 §7.3) as a modified EUI-64.
-        None => Ipv6Addr::new(
-            0xfe80,
-            0,
-            0,
-            0,
-            0x0200,
-            0x5eff,
-            0xfe00,
-            0x0200 | u16::from(vrid.get()),
-        ),
-    };
+    let position = listed.iter().position(Ipv6Addr::is_unicast_link_local);
+    let first = position.map_or_else(|| virtual_link_local(vrid), |position| listed.remove(position));
     listed.insert(0, first);
     listed
 }

@@ -13,23 +13,23 @@ use crate::node::{LONG, Node, config, config6};
 
 /// Which of the two protocols.
 #[derive(Clone, Copy, Debug)]
-enum Family {
+pub(crate) enum Family {
     Ipv4,
     Ipv6,
 }
 
-const FAMILIES: [Family; 2] = [Family::Ipv4, Family::Ipv6];
+pub(crate) const FAMILIES: [Family; 2] = [Family::Ipv4, Family::Ipv6];
 
 impl Family {
     /// A's settings.
-    fn config(self) -> Config {
+    pub(crate) fn config(self) -> Config {
         match self {
             Self::Ipv4 => config(A, 100),
             Self::Ipv6 => config6(A, 100, false),
         }
     }
 
-    fn vip(self) -> IpAddr {
+    pub(crate) fn vip(self) -> IpAddr {
         match self {
             Self::Ipv4 => VIP.into(),
             Self::Ipv6 => VIP6.into(),

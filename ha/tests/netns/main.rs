@@ -1,9 +1,10 @@
-//! The driver on real interfaces: two nodes against each other and against keepalived, in namespaces, over IPv4
+//! The driver on real interfaces: two nodes against each other and against keepalived and FRR, in namespaces, over IPv4
 //! and IPv6.
 //!
 //! `cargo test -p onearm-ha --test netns -- --ignored --test-threads=1`, as root.
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail by panic")]
 
+mod frr;
 mod interop;
 mod ipv6;
 mod lab;

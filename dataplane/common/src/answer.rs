@@ -10,7 +10,7 @@ use crate::{
     refusal,
     tables::{Tables, discard, may_send},
     transmit::{Hop, send, write_header},
-    wire::{eth, icmp, icmp6, tcp},
+    wire::{eth, icmp, icmp6, ip, tcp},
     work::{Answer, Step, Work},
 };
 
@@ -172,9 +172,15 @@ fn reset<A: Header, P: Packet, T: Tables>(packet: &mut P, work: &Work, tables: &
     send(packet, arrival, &work.leg, tables, to)
 }
 
-/// No error about an ICMP error (RFC 1122 §3.2.2, RFC 4443 §2.4 (e)).
+/// No error about an ICMP error, nor about a later fragment in IPv4 (RFC 1122 §3.2.2, RFC 4443 §2.4 (e)).
 #[inline(always)]
 fn may_be_told<A: Header, P: Packet>(packet: &P, work: &Work) -> bool {
+    if !A::V6 {
+        match packet.window::<{ ip::LEN }>(work.arrival.l3 as usize) {
+            Some(header) if header.u16::<{ ip::FRAGMENT }>() & ip::OFFSET_MASK == 0 => {}
+            _ => return false,
+        }
+    }
     if work.arrival.key.proto != A::ICMP {
         return true;
     }

@@ -37,7 +37,7 @@ const PORTS: [u16; 18] = [
 ];
 
 /// The first of them are services.
-const SERVICES: usize = 5;
+const SERVICES: usize = 11;
 
 /// Whom a packet is between.
 #[derive(Clone, Debug)]

@@ -35,6 +35,8 @@ pub enum Want {
     NewFlow {
         fresh: Option<(Ip, Piece)>,
     },
+    /// To the service of this packet (protocol, client, port), whose servers answer their clients themselves.
+    Joined(Ip, u8, (IpAddr, u16), u16),
     /// By this flow, with an identification of ours if the source changes.
     Renamed(Box<FlowEntry>, Ip, Piece),
 }
@@ -505,6 +507,9 @@ impl Scene<'_> {
     }
 
     fn time_exceeded(&self, ip: &Ip) -> Want {
+        if !ip.v6 && be16(self.frame, ip.l3 + 6).trailing_zeros() < 13 {
+            return Want::Drop;
+        }
         if ip.proto == icmp(ip.v6) {
             let kind = self.frame.get(ip.l4).filter(|_| self.frame.len() >= ip.l4 + 8);
             let told = kind.is_some_and(|kind| {
@@ -588,6 +593,14 @@ impl Scene<'_> {
             unreachable!("a quote has ports")
         };
         let Some(flow) = flow_of(self.flows, quote.proto, quote.to, quote.from, (to, from)) else {
+            if self.owned(ip.to).is_some() && !self.is_bad_source(ip) && self.leased {
+                let mut client = *ip;
+                client.from = quote.to;
+                if self.is_bad_source(&client) {
+                    return Want::Drop;
+                }
+                return self.join(ip, quote.proto, (quote.to, to), from, false);
+            }
             return self.about_nothing(ip, Some((quote.proto, quote.to, to)));
         };
         if self.is_bad_source(ip) {
@@ -599,7 +612,7 @@ impl Scene<'_> {
         let Some(way) = way(self.host, &self.leg, flow.hop, address(flow.new_daddr)) else {
             return Want::Drop;
         };
-        if ip.ttl <= 1 {
+        if ip.ttl <= 1 && flow.mode() != mode::DSR {
             return Want::Drop;
         }
         if is_direct(&flow) {
@@ -635,10 +648,35 @@ impl Scene<'_> {
 
     fn about_nothing(&self, ip: &Ip, sender: Option<(u8, IpAddr, u16)>) -> Want {
         let balanced = sender.is_some_and(|(protocol, addr, port)| self.is_endpoint(protocol, addr, port));
-        if balanced || self.owned(ip.to).is_some() {
+        let owned = self.owned(ip.to).is_some();
+        if owned && !self.leased && !self.is_bad_source(ip) {
+            return self.relay(ip);
+        }
+        if balanced || owned {
             return Want::Drop;
         }
         self.miss(ip, false, None)
+    }
+
+    /// To an owned address and about a connection that is not remembered: servers that answer themselves get it all the
+    /// same.
+    fn join(&self, ip: &Ip, protocol: u8, client: (IpAddr, u16), port: u16, told: bool) -> Want {
+        let key = ServiceKey {
+            slot: 0,
+            proto: protocol,
+            addr: raw(ip.to).bytes(),
+            port: port.to_be_bytes(),
+        };
+        match self
+            .host
+            .service_index(&key)
+            .map(|index| mode_for(self.host, index, client.0))
+        {
+            Some(mode::L3_DSR) if ip.ttl <= 1 && told => self.time_exceeded(ip),
+            Some(mode::L3_DSR) if ip.ttl <= 1 => Want::Drop,
+            Some(mode) if mode >= mode::DSR => Want::Joined(*ip, protocol, client, port),
+            _ => Want::Drop,
+        }
     }
 
     fn fragment(&self, ip: &Ip) -> Want {
@@ -684,26 +722,67 @@ impl Scene<'_> {
         let Some(flow) = flow_of(self.flows, piece.proto, ip.from, ip.to, ports) else {
             return self.miss(&head, true, Some(piece));
         };
+        if self.must_move(&flow) {
+            return self.miss(&head, true, Some(piece));
+        }
         if !self.leased {
             return self.relay(&head);
         }
-        if ip.ttl <= 1 {
+        if ip.ttl <= 1 && flow.mode() != mode::DSR {
             return self.time_exceeded(&head);
         }
         Want::Renamed(Box::new(flow), head, piece)
     }
 
+    /// The server of a flow is down, and datagrams are to go elsewhere.
+    fn must_move(&self, flow: &FlowEntry) -> bool {
+        let flags = self
+            .host
+            .server(u32::from(flow.server))
+            .map_or(0, |server| server.flags);
+        if is_direct(flow) {
+            return flags & server::UP == 0;
+        }
+        !flow.is_reply() && flow.proto == 17 && flags & server::RESETS != 0
+    }
+
+    /// A later fragment whose first one belongs to no flow.
+    fn orphan(&self, ip: &Ip, protocol: u8, ports: (u16, u16)) -> Want {
+        let mut bare = *ip;
+        bare.proto = protocol;
+        if self.owned(ip.to).is_none() {
+            let opening = transport_len(protocol).is_none();
+            let answers =
+                !opening && self.is_endpoint(protocol, ip.from, ports.0) && !self.host.direct(0, raw(ip.to));
+            return match self.miss(&bare, true, None) {
+                Want::Sent(_) | Want::Limited(_) if answers && self.leased => Want::Drop,
+                want => want,
+            };
+        }
+        if self.is_bad_source(ip) {
+            return Want::Drop;
+        }
+        if !self.leased {
+            return self.relay(ip);
+        }
+        if transport_len(protocol).is_none() {
+            return Want::Drop;
+        }
+        self.join(&bare, protocol, (ip.from, ports.0), ports.1, true)
+    }
+
     fn later(&self, ip: &Ip, piece: &Piece, first: &Remembered) -> Want {
         let ports = (u16::from_be(first.sport), u16::from_be(first.dport));
         let Some(flow) = flow_of(self.flows, protocol(first), ip.from, ip.to, ports) else {
-            let mut bare = *ip;
-            bare.proto = protocol(first);
-            return self.miss(&bare, true, None);
+            return self.orphan(ip, protocol(first), ports);
         };
         if !self.leased {
             return self.relay(ip);
         }
-        if ip.ttl <= 1 {
+        if ip.ttl <= 1 && flow.mode() == mode::L3_DSR {
+            return self.time_exceeded(ip);
+        }
+        if ip.ttl <= 1 && !is_direct(&flow) {
             return Want::Drop;
         }
         let Some(way) = way(self.host, &self.leg, flow.hop, address(flow.new_daddr)) else {
@@ -852,6 +931,9 @@ fn carried(frame: &[u8], link: &Link, ip: &Ip, flow: &FlowEntry, way: &Way) -> S
     );
     let grown = sent.bytes.len() - inner;
     sent.loose.iter_mut().for_each(|at| *at += grown);
+    let l3 = inner - (frame.len() - link.l3);
+    // Its identification is ours unless it may not be fragmented.
+    sent.renamed = (!ip.v6 && sent.bytes[l3 + 6] & 0x40 == 0).then_some(l3);
     sent.redirect = way.ifindex != link.ifindex;
     sent
 }

@@ -3,7 +3,7 @@
 use super::{
     expect::{Want, address, expect, flow_of, identification, is_direct, mode_for, remembered, translated},
     read::{Content, Ip, Link, Piece, be16},
-    write::Sent,
+    write::{Sent, sum},
 };
 use crate::{
     host::Host,
@@ -16,7 +16,10 @@ use onearm_dataplane_common::{
     maps::{LegKey, ServiceKey, hairpin, mode, server},
     tables::Tables,
 };
-use std::collections::{HashMap, HashSet};
+use std::{
+    collections::{HashMap, HashSet},
+    net::IpAddr,
+};
 
 /// What is done to the node.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -141,6 +144,17 @@ impl Judge {
             (Want::NewFlow { fresh }, _) => {
                 self.by_a_flow(frame, ifindex, verdict, out, after, *fresh, moved)
             }
+            (Want::Joined(ip, protocol, client, port), _) => {
+                let denied = REFUSED.iter().any(|reason| moved.contains_key(reason));
+                if verdict == Verdict::Drop && denied {
+                    return Ok(());
+                }
+                let link = Link::read(frame, ifindex).ok_or("a link")?;
+                match flow_of(after, *protocol, client.0, ip.to, (client.1, *port)) {
+                    Some(flow) => self.by(frame, ifindex, verdict, out, &flow, ip, None, moved),
+                    None => self.by_hash(frame, &link, ip, (*protocol, *client, *port), verdict, out, moved),
+                }
+            }
             (Want::Renamed(flow, head, piece), _) => {
                 self.by(frame, ifindex, verdict, out, flow, head, Some(piece), moved)
             }
@@ -172,7 +186,15 @@ impl Judge {
         }
         let Some(flow) = flow_of(after, ip.proto, ip.from, ip.to, ports) else {
             ensure!(moved.contains_key(&Counter::AffinityMissed), "no flow was made");
-            return self.by_hash(frame, &link, &ip, verdict, out, moved);
+            return self.by_hash(
+                frame,
+                &link,
+                &ip,
+                (ip.proto, (ip.from, ports.0), ports.1),
+                verdict,
+                out,
+                moved,
+            );
         };
         if moved.contains_key(&Counter::FlowCreated) {
             self.made_well(&link, &ip, &flow, after)?;
@@ -182,23 +204,25 @@ impl Judge {
     }
 
     /// To a server of the service that nothing remembers.
+    #[expect(clippy::too_many_arguments, reason = "everything that happened")]
     fn by_hash(
         &self,
         frame: &[u8],
         link: &Link,
         ip: &Ip,
+        (protocol, client, port): (u8, (IpAddr, u16), u16),
         verdict: Verdict,
         out: &[u8],
         moved: &HashMap<Counter, u64>,
     ) -> Result<(), String> {
         let key = ServiceKey {
             slot: 0,
-            proto: ip.proto,
+            proto: protocol,
             addr: raw(ip.to).bytes(),
-            port: be16(frame, ip.l4 + 2).to_be_bytes(),
+            port: port.to_be_bytes(),
         };
         let index = self.host.service_index(&key).ok_or("a service")?;
-        let mode = mode_for(&self.host, index, ip.from);
+        let mode = mode_for(&self.host, index, client.0);
         let leg = LegKey {
             ifindex: link.ifindex,
             vlan: link.vlan,
@@ -209,11 +233,11 @@ impl Judge {
         let hash = hash::client(
             [0x7370_7265, 0x6164],
             &FlowKey::new(
-                ip.proto,
-                raw(ip.from),
-                be16(frame, ip.l4).to_be(),
+                protocol,
+                raw(client.0),
+                client.1.to_be(),
                 raw(ip.to),
-                be16(frame, ip.l4 + 2).to_be(),
+                port.to_be(),
             ),
         );
         let own = if ip.v6 { leg.addr6 } else { leg.addr };
@@ -427,14 +451,16 @@ impl Judge {
         // Nobody takes an established flow away, but its own client, when it is overdue or its server is gone.
         let own = Link::read(frame, ifindex)
             .and_then(|link| Ip::read(frame, link.l3, link.kind == 0x86dd))
-            .filter(|ip| matches!(ip.content, Content::Ports(..)));
+            .filter(|ip| matches!(ip.content, Content::Ports(..) | Content::Fragment));
         for entry in before
             .iter()
             .filter(|e| !e.is_reply() && !is_direct(e) && e.state() == State::Established)
         {
             let there = after.iter().any(|e| e.incarnation == entry.incarnation);
             let by_client = own.is_some_and(|ip| {
-                ip.proto == entry.proto && raw(ip.from) == entry.saddr && raw(ip.to) == entry.daddr
+                (ip.proto == entry.proto || ip.content == Content::Fragment)
+                    && raw(ip.from) == entry.saddr
+                    && raw(ip.to) == entry.daddr
             });
             ensure!(there || by_client, "an established flow was taken away");
             ensure!(entry.own & seen::RST == 0, "an established flow with a RST");
@@ -475,6 +501,15 @@ fn same(out: &[u8], verdict: Verdict, sent: &Sent) -> Result<(), String> {
         "by the wrong interface"
     );
     let mut got = out.to_vec();
+    if let Some(l3) = sent.renamed.filter(|l3| l3 + 20 <= got.len()) {
+        ensure!(
+            sum(&got[l3..l3 + 20]).is_multiple_of(0xffff),
+            "the outer header's checksum is wrong"
+        );
+        for at in [l3 + 4, l3 + 10] {
+            got[at..at + 2].copy_from_slice(&sent.bytes[at..at + 2]);
+        }
+    }
     for at in &sent.loose {
         let both =
             |at: usize| be16(&got, at).is_multiple_of(0xffff) && be16(&sent.bytes, at).is_multiple_of(0xffff);

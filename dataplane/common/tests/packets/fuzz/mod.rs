@@ -18,7 +18,7 @@ use crate::support::{
 };
 use draw::{Op, op};
 use judge::{Event, Judge};
-use onearm_dataplane_common::maps::{Limits, hairpin, mode, proto, scheduler, service};
+use onearm_dataplane_common::maps::{Limits, Tunnel, hairpin, mode, proto, scheduler, service};
 use proptest::{
     prelude::*,
     test_runner::{Config, RngAlgorithm, TestError, TestRng, TestRunner},
@@ -54,7 +54,52 @@ fn setup(name: &str) -> Setup {
         ))
         .with(&spec(53, both, hairpin::OFF, scheduler::WLC, &[1, 4, 5]))
         .with(&spec(54, dnat, hairpin::OFF, scheduler::SOURCE_HASH, &[2, 3, 4]))
-        .with(&spec(443, dnat, hairpin::LISTED, scheduler::WRR, &[1, 2]));
+        .with(&spec(443, dnat, hairpin::LISTED, scheduler::WRR, &[1, 2]))
+        .with(&spec(82, mode::DSR, hairpin::OFF, scheduler::WRR, &[1, 2, 5]))
+        .with(&spec(
+            55,
+            mode::DSR,
+            hairpin::OFF,
+            scheduler::MAGLEV,
+            &[1, 2, 3, 4],
+        ))
+        .with(&spec(
+            83,
+            mode::L3_DSR,
+            hairpin::OFF,
+            scheduler::WRR,
+            &[1, 3, 4, 5],
+        ))
+        .with(&spec(84, mode::L3_DSR, hairpin::OFF, scheduler::MAGLEV, &[1, 3]))
+        .with(&spec(
+            56,
+            mode::L3_DSR,
+            hairpin::OFF,
+            scheduler::SOURCE_HASH,
+            &[2, 3],
+        ))
+        .with(&spec(
+            85,
+            mode::DSR | mode::RULES,
+            hairpin::AUTO,
+            scheduler::WRR,
+            &[1, 2],
+        ));
+    for (service, port) in [(7, 0), (8, 6_080), (9, 0)] {
+        let tunnel = Tunnel {
+            port: u16::to_be(port),
+            ..Tunnel::default()
+        };
+        setup.tunnels.push((service, tunnel));
+    }
+    for (host, mode) in [
+        ("192.168.10.50", both),
+        ("192.168.10.51", dnat),
+        ("10.9.0.7", mode::L3_DSR),
+    ] {
+        setup.mode_rules.push(prefix(10, host, 32, u32::from(mode)));
+    }
+    setup.tunnels.push((10, Tunnel::default()));
     setup.hairpin.push(prefix(4, "192.168.10.0", 24, 1));
     setup.servers[1].1.port = 8_080_u16.to_be();
     setup.node.relay_to_peer = 1;

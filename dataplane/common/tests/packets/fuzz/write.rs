@@ -12,6 +12,8 @@ pub struct Sent {
     pub redirect: bool,
     /// Checksums that were wrong, or not written as a sum makes them: 0 and 0xffff say the same there.
     pub loose: Vec<usize>,
+    /// An IPv4 header whose identification is left open.
+    pub renamed: Option<usize>,
 }
 
 /// Where to.
@@ -57,6 +59,7 @@ pub fn leave(frame: &[u8], link: &Link, way: &Way) -> Sent {
         bytes,
         redirect: way.ifindex != link.ifindex,
         loose: Vec::new(),
+        renamed: None,
     }
 }
 

@@ -1,5 +1,5 @@
 //! Memberships of groups, held by the *main* process: those of adverts, and the solicited-node groups of owned IPv6
-//! addresses.
+//! addresses; and what else the kernel must be told of adverts ([`KnownProtocol`]).
 //!
 //! The HA process reads frames, not sockets of groups, and holds no membership (closing one waits for the kernel). A
 //! NIC's filter and a snooping switch deliver a group only to members, and MLD reports go out for solicited-node groups
@@ -11,17 +11,21 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::num::NonZeroU32;
 
 use nix::net::if_::if_nametoindex;
-use socket2::{Domain, InterfaceIndexOrAddress, Socket, Type};
+use socket2::{Domain, InterfaceIndexOrAddress, Protocol, SockFilter, Socket, Type};
 
 use crate::announce::OwnedAddress;
 use crate::config::{Config, Transport};
 use crate::error::Error;
 use crate::wire::Address as _;
+use crate::wire::frame::PROTOCOL_VRRP;
 use crate::wire::ndp::solicited_node;
 
 /// Most groups of one socket: memberships count against its option memory (`net.core.optmem_max`, 20 KiB on older
 /// kernels); where that is smaller still, another socket is opened sooner.
 const PER_SOCKET: usize = 256;
+
+/// Classic BPF: take so many bytes of the packet.
+const RETURN: u16 = 0x06;
 
 /// The groups a node with these settings and owned addresses is to be a member of.
 pub fn groups(config: &Config, owned: &[OwnedAddress]) -> BTreeSet<IpAddr> {
@@ -35,6 +39,35 @@ pub fn groups(config: &Config, owned: &[OwnedAddress]) -> BTreeSet<IpAddr> {
     let adverts = ipv4.map(|_| Ipv4Addr::GROUP.into());
     let adverts = adverts.into_iter().chain(ipv6.map(|_| Ipv6Addr::GROUP.into()));
     adverts.chain(solicited).collect()
+}
+
+/// Sockets that make the kernel know the protocol of adverts while the HA process reads frames beside it: without one it
+/// answers every unicast advert with an ICMP error to the peer. They take nothing.
+#[derive(Debug)]
+pub struct KnownProtocol {
+    _sockets: Vec<Socket>,
+}
+
+impl KnownProtocol {
+    /// For the families of `config`, if its adverts are unicast; a group is never answered.
+    ///
+    /// # Errors
+    /// [`Error::System`], without `CAP_NET_RAW`.
+    pub fn open(config: &Config) -> Result<Self, Error> {
+        let unicast = config.transport == Transport::Unicast;
+        let ipv4 = config.ipv4.as_ref().filter(|_| unicast).map(|_| Domain::IPV4);
+        let ipv6 = config.ipv6.as_ref().filter(|_| unicast).map(|_| Domain::IPV6);
+        let open = |domain| {
+            let protocol = Protocol::from(i32::from(PROTOCOL_VRRP));
+            let socket = Socket::new(domain, Type::RAW.cloexec(), Some(protocol))?;
+            socket.attach_filter(&[SockFilter::new(RETURN, 0, 0, 0)])?;
+            Ok(socket)
+        };
+        let sockets: std::io::Result<_> = ipv4.into_iter().chain(ipv6).map(open).collect();
+        let call = "open socket of the adverts' protocol";
+        let sockets = sockets.map_err(|source| Error::System { call, source })?;
+        Ok(Self { _sockets: sockets })
+    }
 }
 
 /// Memberships on one leg; they end when dropped.

@@ -31,7 +31,7 @@ pub use node::{Attach, Leg, NodeConfig, Peer, Role};
 pub use node_file::parse_node;
 pub use pair::{
     Auth, Check, Digest, GatewayConfig, HaConfig, Hairpin, Limits, NamedLegs, OnServerDown, PairConfig,
-    Protocol, Scheduler, ServerConfig, ServiceConfig, ServiceLimits, SnatSource,
+    Protocol, Scheduler, ServerConfig, ServiceConfig, ServiceLimits, SnatSource, Transport,
 };
 pub use pair_file::{PairFile, parse_pair};
 pub use port_range::{PortRange, PortRangeError};

@@ -3,6 +3,7 @@ use std::time::Duration;
 use onearm_ha::announce::OwnedAddress;
 use onearm_ha::config::{Config, Transport};
 use onearm_ha::election::Role;
+use onearm_ha::membership::KnownProtocol;
 use onearm_ha::process::ToHa;
 use onearm_ha::units::Priority;
 
@@ -199,6 +200,17 @@ fn m11_a_foreign_advertisement_for_an_owned_ipv6_address_is_answered() {
     assert_eq!(a.state().announce_counters.conflicts, conflicts);
 }
 
+/// ICMP errors B's kernel has sent.
+fn icmp_errors(lab: &Lab) -> u64 {
+    let names = ["IcmpOutDestUnreachs", "Icmp6OutParmProblems"];
+    let text = lab.run_in("b", "nstat -asz");
+    let lines = text
+        .lines()
+        .map(|line| line.split_ascii_whitespace().collect::<Vec<_>>());
+    let counts = lines.filter(|fields| fields.first().is_some_and(|name| names.contains(name)));
+    counts.map(|fields| fields[1].parse::<u64>().unwrap()).sum()
+}
+
 #[test]
 #[ignore = "needs root"]
 fn unicast_adverts_reach_the_peer_alone_once_its_kernel_has_said_where_it_is() {
@@ -207,7 +219,14 @@ fn unicast_adverts_reach_the_peer_alone_once_its_kernel_has_said_where_it_is() {
         ("ip6 nexthdr", config6(A, 100, false)),
     ] {
         let lab = Lab::new();
-        // No daemon runs on B: ARP or ND alone tells.
+        let config = Config {
+            transport: Transport::Unicast,
+            ..config
+        };
+        // No daemon runs on B: ARP or ND alone tells. Its kernel says nothing of adverts.
+        let known = config.clone();
+        let known = move || KnownProtocol::open(&known).unwrap();
+        let known = lab.within("b", known).join().unwrap();
         lab.run_in("c", "nft add table netdev seen");
         let hook = "type filter hook ingress device eth0 priority 0";
         lab.run_in("c", &format!("nft add chain netdev seen c {{ {hook}; }}"));
@@ -217,14 +236,7 @@ fn unicast_adverts_reach_the_peer_alone_once_its_kernel_has_said_where_it_is() {
             let after = text.split("packets ").nth(1).unwrap();
             after.split(' ').next().unwrap().parse::<u64>().unwrap()
         };
-        let a = Node::start(
-            &lab,
-            "a",
-            &Config {
-                transport: Transport::Unicast,
-                ..config
-            },
-        );
+        let a = Node::start(&lab, "a", &config);
         a.wait_lease();
         let sent = || a.state().election_counters.adverts_sent;
         let (mut before, mut then) = (sent(), seen());
@@ -236,5 +248,8 @@ fn unicast_adverts_reach_the_peer_alone_once_its_kernel_has_said_where_it_is() {
         });
         println!("{family}: {then} adverts were seen by the third host");
         assert_eq!(a.state().driver_counters.questions_failed, 0);
+        assert_eq!(icmp_errors(&lab), 0);
+        drop(known);
+        wait_until("B's kernel to complain", LONG, || icmp_errors(&lab) > 0);
     }
 }

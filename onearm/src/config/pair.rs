@@ -108,6 +108,8 @@ pub struct HaConfig {
     pub advert_interval: Duration,
     /// How adverts are authenticated.
     pub auth: Auth,
+    /// How adverts travel.
+    pub transport: Transport,
     /// Whether a node with greater priority takes over from a live Active.
     pub preempt: bool,
     /// Addresses carried in adverts; at least one, all owned.
@@ -133,6 +135,16 @@ impl Auth {
             Self::None => "none",
         }
     }
+}
+
+/// How adverts travel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Transport {
+    /// To the group of VRRP routers.
+    Multicast,
+    /// To the other node's address, where a network carries no groups.
+    Unicast,
 }
 
 /// `limits`.

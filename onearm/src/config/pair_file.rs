@@ -5,7 +5,7 @@ use ipnet::IpNet;
 
 use super::diagnostic::Diagnostic;
 use super::limits;
-use super::pair::{Auth, GatewayConfig, HaConfig, Limits, PairConfig, ServiceConfig};
+use super::pair::{Auth, GatewayConfig, HaConfig, Limits, PairConfig, ServiceConfig, Transport};
 use super::service_file;
 use super::source::{Parsed, Source};
 use super::walk::{Field, Keys, Table, Walk, walk};
@@ -19,6 +19,7 @@ pub(super) const HA: Keys = Keys {
         "vrid",
         "advert_interval",
         "auth",
+        "transport",
         "preempt",
         "announce",
         "announce_rate",
@@ -122,6 +123,7 @@ fn draft_ha() -> HaConfig {
         vrid: 1,
         advert_interval: DEFAULT_ADVERT_INTERVAL,
         auth: Auth::None,
+        transport: Transport::Multicast,
         preempt: false,
         announce: Vec::new(),
         announce_rate: DEFAULT_ANNOUNCE_RATE,
@@ -197,6 +199,13 @@ fn ha(walk: &mut Walk<'_>, field: &Field<'_>) -> Option<HaConfig> {
     let auth = walk.need(&table, "auth", &remedy, |walk, field| {
         walk.choice(field, &[("none", Auth::None)], &[("hmac", hmac)])
     });
+    let transport = walk.or(&table, "transport", draft.transport, |walk, field| {
+        let choices = [
+            ("multicast", Transport::Multicast),
+            ("unicast", Transport::Unicast),
+        ];
+        walk.choice(field, &choices, &[])
+    });
     let preempt = walk.or(&table, "preempt", false, Walk::boolean);
     let announce: Vec<IpAddr> = walk.or(&table, "announce", Vec::new(), |walk, field| {
         walk.list(field, limits::ANNOUNCE, Walk::address_on_link)
@@ -219,6 +228,7 @@ fn ha(walk: &mut Walk<'_>, field: &Field<'_>) -> Option<HaConfig> {
         vrid: vrid.unwrap_or(draft.vrid),
         advert_interval,
         auth: auth.unwrap_or(draft.auth),
+        transport,
         preempt,
         announce,
         announce_rate,

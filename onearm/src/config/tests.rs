@@ -151,6 +151,7 @@ service = [
         (200, Some(Duration::from_mins(1)))
     );
     assert!(!pair.ha.preempt);
+    assert_eq!(pair.ha.transport, Transport::Multicast);
     assert_eq!(
         (pair.limits.max_flows, pair.limits.half_open),
         (1_000_000, 65_536)
@@ -388,6 +389,19 @@ fn limits_of_lists_hold_on_both_sides() {
             .collect();
         assert_eq!(found, expected, "{count} legs");
     }
+}
+
+#[test]
+fn adverts_go_to_a_group_or_to_the_peer() {
+    let file = |word: &str| PAIR.replace("vrid = 51", &format!("vrid = 51\ntransport = \"{word}\""));
+    for (word, transport) in [
+        ("multicast", Transport::Multicast),
+        ("unicast", Transport::Unicast),
+    ] {
+        let parsed = parse_pair(Source::new("pair.toml", &*file(word))).parsed;
+        assert_eq!(parsed.config.ha.transport, transport);
+    }
+    assert_eq!(rules(&file("broadcast")), ["unknown-word"]);
 }
 
 #[test]

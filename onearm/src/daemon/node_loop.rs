@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use onearm_dataplane::{Event as Seen, EventStream, LeaseCell, Timed};
 use onearm_ha::election::{Role, Transition};
-use onearm_ha::membership::{self, Memberships};
+use onearm_ha::membership::{self, KnownProtocol, Memberships};
 use onearm_ha::process::{HaState, ToMain};
 use onearm_netcfg::Event as KernelEvent;
 use onearm_types::GroupId;
@@ -41,6 +41,8 @@ struct Running {
     lease: LeaseCell,
     /// Keeps NIC filters and snooping switches delivering adverts, and solicitations for owned IPv6 addresses.
     memberships: Option<Memberships>,
+    /// Keeps the kernel from answering unicast adverts.
+    known_protocol: Option<KnownProtocol>,
     ha: Option<(HaLink, mpsc::Receiver<News>)>,
     /// The HA process may be started (again) from then on.
     ha_from: Instant,
@@ -80,6 +82,7 @@ pub(crate) async fn run(
         node,
         lease,
         memberships: None,
+        known_protocol: None,
         ha: None,
         ha_from: Instant::now(),
         hello,
@@ -207,6 +210,12 @@ impl Running {
         // The election is not on any leg yet; why, `keep_ha` says.
         let Ok(Some(config)) = config else { return };
         let groups = membership::groups(&config, &plan::owned(pair));
+        if self.known_protocol.is_none() {
+            match KnownProtocol::open(&config) {
+                Ok(known) => self.known_protocol = Some(known),
+                Err(error) => tracing::warn!(%error, "unicast adverts will be answered by ICMP errors"),
+            }
+        }
         // The peer's network may be on another leg now.
         let elsewhere = self.memberships.take_if(|m| m.ifname() != config.ifname);
         drop(elsewhere);

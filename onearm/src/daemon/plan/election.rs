@@ -9,7 +9,7 @@ use onearm_ha::units::{Centiseconds, Priority, RangeError, Vrid};
 use onearm_ha::wire::advert::ChecksumForm;
 use onearm_netcfg::Picture;
 
-use crate::config::{Leg, NodeConfig, PairConfig, Role};
+use crate::config::{self, Leg, NodeConfig, PairConfig, Role};
 
 use super::mirror;
 
@@ -92,7 +92,10 @@ pub(crate) fn ha_config(
                 .collect(),
         }),
         ipv6: None,
-        transport: Transport::Multicast,
+        transport: match pair.ha.transport {
+            config::Transport::Multicast => Transport::Multicast,
+            config::Transport::Unicast => Transport::Unicast,
+        },
         checksum: ChecksumForm::PseudoHeader,
         announce_rate: pair.ha.announce_rate.min(announce::Settings::MOST_RATE),
         announce_rounds: Config::ANNOUNCE_ROUNDS,

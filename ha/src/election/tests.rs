@@ -596,6 +596,29 @@ fn b01_addresses_compare_as_unsigned_numbers() {
 }
 
 #[test]
+fn b86_ipv6_addresses_compare_as_unsigned_numbers_of_128_bits() {
+    for (low, high) in [
+        ("fe80::1", "fe80::ffff:1"),
+        ("fe80::1", "fe80::8000:0:0:1"),
+        ("fe80::7fff:ffff:ffff:ffff", "fe80::8000:0:0:0"),
+        ("fe80::ffff:ffff:ffff:ffff", "fe81::"),
+    ] {
+        let (low, high) = (low.parse().unwrap(), high.parse().unwrap());
+        let of = |address, peer| Settings {
+            address,
+            peer,
+            ..settings()
+        };
+        let mut lower = Bench::active(of(low, high));
+        lower.advert(high, 150);
+        assert_eq!(lower.machine.role(), Role::Standby, "{high} is above {low}");
+        let mut higher = Bench::active(of(high, low));
+        higher.advert(low, 150);
+        assert_eq!(higher.machine.role(), Role::Active, "{low} is below {high}");
+    }
+}
+
+#[test]
 fn b30_a_standby_of_equal_or_higher_priority_stays_standby() {
     for preempt in [false, true] {
         for address in [OWN, PEER] {

@@ -185,6 +185,7 @@ pub(crate) struct References {
     pub(crate) services: IndexSet,
     pub(crate) servers: IndexSet,
     pub(crate) next_hops: IndexSet,
+    pub(crate) last_hops: IndexSet,
 }
 
 /// A forward entry, its table and location. Its partner lies elsewhere in the table, and most sweeps need not look at it.
@@ -267,13 +268,13 @@ impl FlowTable {
         listing
     }
 
-    /// Indexes of services, servers and next hops that any entry names.
+    /// Indexes of services, servers, next hops and last hops that any entry names.
     pub(crate) fn references(&self) -> References {
-        let (services, servers, next_hops) = (IndexSet::new(), IndexSet::new(), IndexSet::new());
         let mut references = References {
-            services,
-            servers,
-            next_hops,
+            services: IndexSet::new(),
+            servers: IndexSet::new(),
+            next_hops: IndexSet::new(),
+            last_hops: IndexSet::new(),
         };
         self.refer::<Addr4>(&self.four, &mut references);
         self.refer::<Addr>(&self.six, &mut references);
@@ -289,10 +290,16 @@ impl FlowTable {
                 };
                 references.services.insert(entry.stats);
                 references.servers.insert(entry.server);
-                if let Ok(index) = u16::try_from(entry.hop)
-                    && entry.hop & hop::LAST == 0
-                {
-                    references.next_hops.insert(index);
+                if entry.hop == hop::ROUTE {
+                    continue;
+                }
+                let of = if entry.hop & hop::LAST == 0 {
+                    &mut references.next_hops
+                } else {
+                    &mut references.last_hops
+                };
+                if let Ok(index) = u16::try_from(entry.hop & !hop::LAST) {
+                    of.insert(index);
                 }
             }
         }

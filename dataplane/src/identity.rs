@@ -100,7 +100,7 @@ impl IndexSet {
         self.0[usize::from(index / 64)] |= 1 << (index % 64);
     }
 
-    fn contains(&self, index: u32) -> bool {
+    pub(crate) fn contains(&self, index: u32) -> bool {
         self.0
             .get((index / 64) as usize)
             .is_some_and(|word| word & (1 << (index % 64)) != 0)

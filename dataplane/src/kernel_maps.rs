@@ -5,7 +5,7 @@ use std::os::fd::AsFd;
 
 use aya::maps::lpm_trie::{Key, LpmTrie};
 use aya::maps::xdp::XdpMapError;
-use aya::maps::{Array, DevMap, HashMap, Map, MapData, MapError, PerCpuArray, RingBuf};
+use aya::maps::{Array, DevMap, HashMap, Map, MapData, MapError, PerCpuArray, Queue, RingBuf};
 use aya::{Ebpf, Pod};
 use onearm_dataplane_common::addr::Addr;
 use onearm_dataplane_common::flow::{Bucket4, Bucket6};
@@ -58,6 +58,21 @@ impl<T: BorrowMut<MapData>, K: Pod, V: Pod> Named<HashMap<T, K, V>> {
     }
 }
 
+impl<T: Borrow<MapData>, K: Pod, V: Pod> Named<HashMap<T, K, V>> {
+    /// What is in it; programs may insert meanwhile.
+    pub(crate) fn entries(&self) -> Result<Vec<(K, V)>> {
+        let entries: std::result::Result<_, _> = self.map.iter().collect();
+        entries.map_err(self.failed("read"))
+    }
+}
+
+impl<T: BorrowMut<MapData>, V: Pod> Named<Queue<T, V>> {
+    pub(crate) fn push(&mut self, value: &V) -> Result<()> {
+        let failed = self.failed("write");
+        self.map.push(value, 0).map_err(failed)
+    }
+}
+
 impl<T: BorrowMut<MapData>, K: Pod, V: Pod> Named<LpmTrie<T, K, V>> {
     pub(crate) fn insert(&mut self, bits: u32, key: K, value: &V) -> Result<()> {
         let failed = self.failed("insert");
@@ -75,13 +90,6 @@ impl<T: BorrowMut<MapData>, V: Pod> Named<Array<T, V>> {
     pub(crate) fn set(&mut self, index: u32, value: &V) -> Result<()> {
         let failed = self.failed("write");
         self.map.set(index, value, 0).map_err(failed)
-    }
-}
-
-impl<T: Borrow<MapData>, V: Pod> Named<Array<T, V>> {
-    pub(crate) fn get(&self, index: u32) -> Result<V> {
-        let failed = self.failed("read");
-        self.map.get(&index, 0).map_err(failed)
     }
 }
 
@@ -157,10 +165,9 @@ pub(crate) struct KernelMaps {
     pub(crate) ports: Named<DevMap<MapData>>,
     pub(crate) neighbours: Named<HashMap<MapData, NeighbourKey, u32>>,
     pub(crate) routes: Named<LpmTrie<MapData, Addr, Route>>,
-    pub(crate) last_hops: Named<Array<MapData, LastHop>>,
+    pub(crate) last_hops: Words<LastHop>,
     pub(crate) last_hop_index: Named<HashMap<MapData, LastHop, u32>>,
-    /// One `u64`: the index given out next.
-    pub(crate) last_hop_next: Named<Array<MapData, u64>>,
+    pub(crate) last_hop_free: Named<Queue<MapData, u32>>,
     pub(crate) counters: Named<PerCpuArray<MapData, u64>>,
     pub(crate) service_stats: Named<PerCpuArray<MapData, Stats>>,
     pub(crate) server_stats: Named<PerCpuArray<MapData, Stats>>,
@@ -213,9 +220,9 @@ impl KernelMaps {
             ports: named(ebpf, "TX_PORTS")?,
             neighbours: named(ebpf, "NEIGHBOURS")?,
             routes: named(ebpf, "ROUTES")?,
-            last_hops: named(ebpf, "LAST_HOPS")?,
+            last_hops: words(ebpf, "LAST_HOPS")?,
             last_hop_index: named(ebpf, "LAST_HOP_INDEX")?,
-            last_hop_next: named(ebpf, "LAST_HOP_NEXT")?,
+            last_hop_free: named(ebpf, "LAST_HOP_FREE")?,
             counters: named(ebpf, "COUNTERS")?,
             service_stats: named(ebpf, "SERVICE_STATS")?,
             server_stats: named(ebpf, "SERVER_STATS")?,

@@ -3,8 +3,10 @@
 //! `NEXT_HOPS` has an entry for each neighbour and one for each server address. Flows refer to entries, so an entry
 //! stays what it is for as long as a flow may name it, and is *repaired* when a route or a MAC changes: the flows follow.
 
+mod last_hops;
 mod mirror;
 
+pub(crate) use last_hops::Sink as LastHopSink;
 pub(crate) use mirror::{HopKey, Mirror, Sink};
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};

@@ -1,5 +1,7 @@
 //! The daemon's calls that bring tables, servers, legs and next hops into the maps.
 
+use std::time::Instant;
+
 use crate::apply::{self, Applied, MapSink};
 use crate::dataplane::Dataplane;
 use crate::error::{Error, Result};
@@ -82,6 +84,15 @@ impl Dataplane {
         self.mirror.set(next_hops, &mut MapSink(&mut self.maps))
     }
 
+    /// Judges the neighbours that packets of clients came from: resolved ones are believed, others only until they should
+    /// have been resolved; then their flows go by the route. Lets the programs learn so many more. Once a second.
+    ///
+    /// # Errors
+    /// [`Error::MapAccess`]; call again, it goes on where it stopped.
+    pub fn judge_last_hops(&mut self, now: Instant) -> Result<()> {
+        self.mirror.judge_last_hops(now, &mut MapSink(&mut self.maps))
+    }
+
     /// Frees the indexes of removed services, servers and neighbours that no flow names any more: one grace period and a
     /// sweep of the flow table. [`Dataplane::apply`] does it when it runs out; once a minute keeps that from happening.
     ///
@@ -89,7 +100,7 @@ impl Dataplane {
     /// [`Error::Kernel`] without a grace period, [`Error::MapAccess`] if counters cannot be cleared.
     pub fn reclaim(&mut self) -> Result<Reclaimed> {
         let waiting = self.registry.retired() + self.mirror.ids.retired();
-        if waiting == 0 {
+        if waiting == 0 && !self.mirror.last_hops.is_waiting() {
             return Ok(Reclaimed::default());
         }
         let mut sink = MapSink(&mut self.maps);
@@ -99,6 +110,7 @@ impl Dataplane {
         self.slots.forget_servers(&servers, &mut sink);
         let hops = self.mirror.ids.reclaim(&references.next_hops);
         self.mirror.write(&mut sink)?;
+        self.mirror.last_hops.reclaim(&references.last_hops, &mut sink)?;
         let freed = services.len() + servers.len() + hops.len();
         for index in services {
             self.maps.service_stats.clear(index)?;

@@ -63,6 +63,8 @@ counters! {
     HalfOpenEvicted = "half_open_evicted",
     /// RST on an established connection far from what was acknowledged last: forwarded, not believed.
     RstDoubted = "rst_doubted",
+    /// New flow of a client by another neighbour than the resolved next hop towards it: replies go by that one.
+    LastHopDoubted = "last_hop_doubted",
     /// No index left for a new last hop; the route is used instead.
     LastHopsFull = "last_hops_full",
     /// New flow of a server that answers its client itself: it took the place of an older one in the affinity cache.

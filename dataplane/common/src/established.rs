@@ -1,6 +1,7 @@
 //! A packet of a known flow: gate by the lease, track, translate, send.
 
 use crate::{
+    addr::Address,
     counter::Counter,
     direct,
     event::{Event, kind},
@@ -67,11 +68,12 @@ pub fn forward<A: Outer, P: Packet, T: Tables, const ROUTED: bool>(
     if !ROUTED && mss::limit(tables, arrival, stats) != 0 {
         return hand_over_with(tables, arrival, leg, Phase::Forward, |work| work.now = now);
     }
-    if hop_index == hop::ROUTE && !ROUTED {
-        return hand_over_with(tables, arrival, leg, Phase::Forward, |work| work.now = now);
-    }
-    let Some(to) = resolve::<T, ROUTED>(tables, hop_index, new_daddr.wide(), leg, now) else {
-        return discard(tables, Counter::NoNeighbour);
+    let to = match resolve::<T, ROUTED>(tables, hop_index, new_daddr.wide(), leg, now) {
+        Way::To(to) => to,
+        Way::ByRoute => {
+            return hand_over_with(tables, arrival, leg, Phase::Forward, |work| work.now = now);
+        }
+        Way::None => return discard(tables, Counter::NoNeighbour),
     };
     if let Some(most) = excess(arrival, leg, &to, 0) {
         return too_big(tables, arrival, leg, now, most);
@@ -305,7 +307,18 @@ fn learn<A: Header, T: Tables>(
     }
 }
 
-/// The hop of an entry towards `addr`; with `ROUTED` one without a hop looks its route up.
+/// Where an entry leads.
+#[derive(Clone, Copy, Debug)]
+pub enum Way {
+    /// There.
+    To(Hop),
+    /// Whoever may look routes up has to.
+    ByRoute,
+    /// Nowhere now.
+    None,
+}
+
+/// The hop of an entry towards `addr`; with `ROUTED` one whose hop is not known, or not believed, looks its route up.
 #[inline(always)]
 pub fn resolve<T: Tables, const ROUTED: bool>(
     tables: &T,
@@ -313,21 +326,30 @@ pub fn resolve<T: Tables, const ROUTED: bool>(
     addr: Addr,
     leg: &Leg,
     now: u64,
-) -> Option<Hop> {
-    if ROUTED && index == hop::ROUTE {
-        return route(tables, addr, leg, now);
-    }
-    if index & hop::LAST != 0 {
-        let last = tables.last_hop(index & !hop::LAST)?;
-        return Some(Hop {
-            mac: last.mac,
-            vlan: last.vlan,
-            ifindex: last.ifindex,
-            leg: u32::from(last.leg),
-            mtu: last.mtu,
-        });
-    }
-    next_hop(tables, index, addr, now)
+) -> Way {
+    let hop = if index & hop::LAST == 0 {
+        next_hop(tables, index, addr, now)
+    } else {
+        let known = if index == hop::ROUTE {
+            None
+        } else {
+            tables
+                .last_hop(index & !hop::LAST)
+                .filter(|last| last.ifindex != 0)
+        };
+        match known {
+            Some(last) => Some(Hop {
+                mac: last.mac,
+                vlan: last.vlan,
+                ifindex: last.ifindex,
+                leg: u32::from(last.leg),
+                mtu: last.mtu,
+            }),
+            None if ROUTED => route(tables, addr, leg, now),
+            None => return Way::ByRoute,
+        }
+    };
+    hop.map_or(Way::None, Way::To)
 }
 
 /// A resolved entry of `NEXT_HOPS`, or an event that one is wanted.
@@ -383,8 +405,11 @@ pub fn route<T: Tables>(tables: &T, addr: Addr, leg: &Leg, now: u64) -> Option<H
 
 /// The hop to store for the client's side of a new flow: the neighbour the packet came from, unless that is the peer
 /// passing a stray frame on.
+///
+/// Anybody on the segment can send with any address. A neighbour that user space has judged is taken or not as it says; one
+/// that nobody has judged is believed for now only if nothing is known of the way to the client.
 #[inline(always)]
-pub fn client_hop<A, T: Tables>(tables: &T, arrival: &Arrival<A>, leg: &Leg) -> u32 {
+pub fn client_hop<A: Address, T: Tables>(tables: &T, arrival: &Arrival<A>, leg: &Leg, now: u64) -> u32 {
     if mac_number(arrival.src_mac) == mac_number(leg.peer_mac) {
         return hop::ROUTE;
     }
@@ -395,6 +420,15 @@ pub fn client_hop<A, T: Tables>(tables: &T, arrival: &Arrival<A>, leg: &Leg) -> 
         leg: u16::from(leg.id),
         mtu: leg.mtu,
     };
+    if let Some(index) = tables.last_hop_index(&last) {
+        return hop::LAST | (index & !hop::LAST);
+    }
+    if let Some(to) = route(tables, arrival.key.saddr.wide(), leg, now)
+        && (mac_number(to.mac) != mac_number(last.mac) || to.leg != u32::from(last.leg))
+    {
+        tables.count(Counter::LastHopDoubted);
+        return hop::ROUTE;
+    }
     if let Some(index) = tables.learn_last_hop(&last) {
         return hop::LAST | (index & !hop::LAST);
     }
@@ -423,7 +457,7 @@ pub fn follow_client<A: Header, T: Tables>(
         let Some(last) = tables.last_hop(stored & !hop::LAST) else {
             return;
         };
-        if mac_number(last.mac) == mac_number(arrival.src_mac) {
+        if last.ifindex != 0 && mac_number(last.mac) == mac_number(arrival.src_mac) {
             return;
         }
     }
@@ -431,7 +465,7 @@ pub fn follow_client<A: Header, T: Tables>(
         return;
     };
     if mac_number(to.mac) == mac_number(arrival.src_mac) && to.leg == u32::from(leg.id) {
-        let new = client_hop(tables, arrival, leg);
+        let new = client_hop(tables, arrival, leg, now);
         if partner.incarnation() == found.incarnation {
             partner.set_hop(new);
         }

@@ -8,7 +8,7 @@ use crate::{
     addr::{Addr, Addr4},
     checksum::Change,
     counter::Counter,
-    established::resolve,
+    established::{Way, resolve},
     flow::{FlowKey, flags},
     header::Header,
     maps::{FragmentKey, Remembered, proto, server},
@@ -313,7 +313,7 @@ fn later<A: Fragmented, P: Packet, T: Tables>(
     if arrival.ttl <= 1 {
         return discard(tables, Counter::TtlExpired);
     }
-    let Some(to) = resolve::<T, true>(tables, hop, new.1.wide(), &leg, work.now) else {
+    let Way::To(to) = resolve::<T, true>(tables, hop, new.1.wide(), &leg, work.now) else {
         return discard(tables, Counter::NoNeighbour);
     };
     if let Some(most) = excess(&arrival, &leg, &to, 0) {

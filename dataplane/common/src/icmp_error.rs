@@ -7,7 +7,7 @@ use crate::{
     addr::{Addr, Addr4},
     checksum::Change,
     counter::Counter,
-    established::resolve,
+    established::{Way, resolve},
     flow::{FlowKey, flags},
     header::Header,
     maps::{EndpointKey, mode, proto},
@@ -213,7 +213,7 @@ pub fn icmp_error<A: Quoted, P: Packet, T: Tables>(packet: &mut P, work: &mut Wo
     if arrival.ttl <= 1 {
         return discard(tables, Counter::TtlExpired);
     }
-    let Some(to) = resolve::<T, true>(tables, hop, new.0.wide(), &leg, now) else {
+    let Way::To(to) = resolve::<T, true>(tables, hop, new.0.wide(), &leg, now) else {
         return discard(tables, Counter::NoNeighbour);
     };
 

@@ -27,10 +27,11 @@
 //! | `CONNECTED`, `SERVER_NETS`, `DIRECT`, `HAIRPIN`, `CLIENTS`, `MODE_RULES` | LPM | [`ScopedPrefix`] → `u32` |
 //! | `SERVER_ENDPOINTS` | hash | [`EndpointKey`] → `u32` (1) |
 //! | `NEXT_HOPS`, `LAST_HOPS` | array | index → [`NextHop`], [`LastHop`] |
-//! | `LAST_HOP_INDEX` | LRU hash | [`LastHop`] → `u32` |
+//! | `LAST_HOP_INDEX` | hash | [`LastHop`] → `u32` |
+//! | `LAST_HOP_FREE` | queue | `u32` indexes into `LAST_HOPS` |
 //! | `FRAGMENTS` | LRU hash | [`FragmentKey`] → [`Remembered`] |
 //! | `FRAGMENT_ID` | array | 0 → `u64`, advanced by atomic add |
-//! | `LAST_HOP_NEXT`, `HALF_OPEN`, `INCARNATION` | array | 0 → `u64`, advanced by atomic add |
+//! | `HALF_OPEN`, `INCARNATION` | array | 0 → `u64`, advanced by atomic add |
 //! | `OPEN`, `OPEN_SERVERS` | array, mmapable | stats index, server index → `u64` flows not closing, by atomic add |
 //! | `SOURCES` | array, mmapable | [`crate::limits::source_slots`] → `u64` flows, by atomic add |
 //! | `NEIGHBOURS` | hash | [`NeighbourKey`] → `u32` index into `NEXT_HOPS` |
@@ -71,6 +72,8 @@ pub const MAX_LEGS: u32 = 64;
 pub const MAX_NEXT_HOPS: u32 = 32_768;
 /// Client-side last hops (leg, VLAN, MAC).
 pub const MAX_LAST_HOPS: u32 = 65_536;
+/// Indexes that programs may give to new last hops before user space has judged those given before.
+pub const LAST_HOP_ALLOWANCE: u32 = 4_096;
 /// Fragmented datagrams remembered at one time; the oldest give way to new ones.
 pub const MAX_FRAGMENTS: u32 = 65_536;
 /// Ownership groups; only group 0 is used in this build.
@@ -449,10 +452,12 @@ pub struct Route {
     pub mtu: u32,
 }
 
-/// Value of map `LAST_HOPS` (array) and key of `LAST_HOP_INDEX` (LRU hash → index): a client-side neighbour seen in traffic.
+/// Value of map `LAST_HOPS` (array) and key of `LAST_HOP_INDEX` (hash → index): a client-side neighbour seen in traffic.
 ///
-/// Map `LAST_HOP_NEXT` (array of one `u64`) holds the next index to give out; when it reaches [`MAX_LAST_HOPS`] no new last
-/// hop is learned. An index means the same neighbour until user space, sure that no flow uses it, gives it to another.
+/// Programs take indexes from the queue `LAST_HOP_FREE`; when it is empty no new last hop is learned. An index means the
+/// same neighbour until user space, sure that no flow uses it, gives it to another. As a value, interface 0: the neighbour
+/// is not believed, and flows that name it go by the route. User space finds resolved neighbours an index at once, and
+/// judges the others.
 #[repr(C, align(8))]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct LastHop {

@@ -229,7 +229,7 @@ fn fill<T: Tables>(
         0
     };
     // Field by field: a whole entry on the stack is too much for the compiler's back end.
-    let hop = client_hop(tables, &work.arrival, &work.leg);
+    let hop = client_hop(tables, &work.arrival, &work.leg, work.now);
     let forward = &mut work.forward;
     forward.saddr = key.saddr;
     forward.daddr = key.daddr;

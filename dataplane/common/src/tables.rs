@@ -66,7 +66,9 @@ pub trait Tables: FlowMemory {
     fn route(&self, addr: Addr) -> Option<Route>;
     /// Map `LAST_HOPS`.
     fn last_hop(&self, index: u32) -> Option<LastHop>;
-    /// Map `LAST_HOP_INDEX`: index of a last hop, given out now if it is new and one is left.
+    /// Map `LAST_HOP_INDEX`.
+    fn last_hop_index(&self, hop: &LastHop) -> Option<u32>;
+    /// Maps `LAST_HOP_FREE`, `LAST_HOPS`, `LAST_HOP_INDEX`: gives a new last hop an index, if one is left.
     fn learn_last_hop(&self, hop: &LastHop) -> Option<u32>;
     /// Map `FRAGMENTS`.
     fn fragment(&self, key: &FragmentKey) -> Option<Remembered>;

@@ -4,7 +4,9 @@ use aya_ebpf::{
     bindings::xdp_action,
     helpers::{bpf_get_prandom_u32, bpf_get_smp_processor_id, bpf_ktime_get_ns, bpf_loop},
     macros::map,
-    maps::{Array, DevMap, HashMap, LpmTrie, LruHashMap, PerCpuArray, ProgramArray, RingBuf, lpm_trie::Key},
+    maps::{
+        Array, DevMap, HashMap, LpmTrie, LruHashMap, PerCpuArray, ProgramArray, Queue, RingBuf, lpm_trie::Key,
+    },
     programs::XdpContext,
 };
 use core::ffi::c_void;
@@ -16,12 +18,12 @@ use onearm_dataplane_common::{
     flow::{Bucket, Bucket4, Bucket6},
     header::Header,
     maps::{
-        Addr, EndpointKey, FragmentKey, LastHop, Leg, LegKey, Limits, MAX_CLIENT_PREFIXES, MAX_FLOW_BUCKETS,
-        MAX_FRAGMENTS, MAX_GROUPS, MAX_HAIRPIN_PREFIXES, MAX_LAST_HOPS, MAX_LEGS, MAX_NEXT_HOPS, MAX_OWNED,
-        MAX_PREFIXES, MAX_ROUTES, MAX_SERVERS, MAX_SERVICE_KEYS, MAX_SERVICES, MAX_SNAT_POOLS, NeighbourKey,
-        NextHop, Node, Owned, OwnedKey, Refusals, Remembered, Route, SCHED_WORDS, SERVER_INDEXES, SLOTS,
-        SOURCES_ROW, ScopedPrefix, Server, Service, ServiceKey, SnatPool, SnatRange, Stats, Tunnel,
-        WRR_COUNTERS,
+        Addr, EndpointKey, FragmentKey, LAST_HOP_ALLOWANCE, LastHop, Leg, LegKey, Limits,
+        MAX_CLIENT_PREFIXES, MAX_FLOW_BUCKETS, MAX_FRAGMENTS, MAX_GROUPS, MAX_HAIRPIN_PREFIXES,
+        MAX_LAST_HOPS, MAX_LEGS, MAX_NEXT_HOPS, MAX_OWNED, MAX_PREFIXES, MAX_ROUTES, MAX_SERVERS,
+        MAX_SERVICE_KEYS, MAX_SERVICES, MAX_SNAT_POOLS, NeighbourKey, NextHop, Node, Owned, OwnedKey,
+        Refusals, Remembered, Route, SCHED_WORDS, SERVER_INDEXES, SLOTS, SOURCES_ROW, ScopedPrefix, Server,
+        Service, ServiceKey, SnatPool, SnatRange, Stats, Tunnel, WRR_COUNTERS,
     },
     phase::{FAMILY_PHASES, Phase},
     refusal::{METERS, Meter, Rate},
@@ -97,11 +99,11 @@ static NEIGHBOURS: HashMap<NeighbourKey, u32> = HashMap::with_max_entries(MAX_NE
 #[map]
 static ROUTES: LpmTrie<Addr, Route> = LpmTrie::with_max_entries(MAX_ROUTES, 0);
 #[map]
-static LAST_HOPS: Array<LastHop> = Array::with_max_entries(MAX_LAST_HOPS, 0);
+static LAST_HOPS: Array<LastHop> = Array::with_max_entries(MAX_LAST_HOPS, MMAPABLE);
 #[map]
-static LAST_HOP_INDEX: LruHashMap<LastHop, u32> = LruHashMap::with_max_entries(MAX_LAST_HOPS, 0);
+static LAST_HOP_INDEX: HashMap<LastHop, u32> = HashMap::with_max_entries(MAX_LAST_HOPS, NO_PREALLOC);
 #[map]
-static LAST_HOP_NEXT: Array<u64> = Array::with_max_entries(1, 0);
+static LAST_HOP_FREE: Queue<u32> = Queue::with_max_entries(LAST_HOP_ALLOWANCE, 0);
 #[map]
 static FRAGMENTS: LruHashMap<FragmentKey, Remembered> = LruHashMap::with_max_entries(MAX_FRAGMENTS, 0);
 #[map]
@@ -396,17 +398,14 @@ impl Tables for Kernel {
     }
 
     #[inline(always)]
-    fn learn_last_hop(&self, hop: &LastHop) -> Option<u32> {
+    fn last_hop_index(&self, hop: &LastHop) -> Option<u32> {
         // SAFETY: one word.
-        if let Some(index) = unsafe { LAST_HOP_INDEX.get(hop) } {
-            return Some(*index);
-        }
-        // SAFETY: a map value; one aligned word.
-        let next = unsafe { LAST_HOP_NEXT.get_ptr(0)?.read_volatile() };
-        if next >= u64::from(MAX_LAST_HOPS) {
-            return None;
-        }
-        let index = advance(&LAST_HOP_NEXT, 0, 1) as u32;
+        unsafe { LAST_HOP_INDEX.get(hop) }.copied()
+    }
+
+    #[inline(always)]
+    fn learn_last_hop(&self, hop: &LastHop) -> Option<u32> {
+        let index = LAST_HOP_FREE.pop().ok()??;
         LAST_HOPS.set(index, hop, 0).ok()?;
         LAST_HOP_INDEX.insert(hop, index, 0).ok()?;
         Some(index)

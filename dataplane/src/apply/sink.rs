@@ -9,7 +9,7 @@ use onearm_dataplane_common::maps::{
 use super::Sink;
 use crate::error::{Error, Result};
 use crate::kernel_maps::KernelMaps;
-use crate::next_hops;
+use crate::next_hops::{self, LastHopSink};
 use crate::sched_space::{ENTRIES_PER_WORD, Region};
 use crate::sys;
 use crate::tables::Entry;
@@ -144,21 +144,51 @@ impl next_hops::Sink for MapSink<'_> {
     }
 
     fn repair_last_hops(&mut self, repaired: &dyn Fn(LastHop) -> LastHop) -> Result<usize> {
-        let maps = &mut *self.0;
-        let given_out = u32::try_from(maps.last_hop_next.get(0)?)
-            .unwrap_or(MAX_LAST_HOPS)
-            .min(MAX_LAST_HOPS);
         let mut changed = 0;
-        for index in 0..given_out {
-            let old = maps.last_hops.get(index)?;
+        for index in 0..MAX_LAST_HOPS {
+            let old = self.last_hop(index);
             let new = repaired(old);
-            if new != old {
+            if new != old && old != LastHop::default() {
                 // Nobody may be given the index for what it no longer is.
-                maps.last_hop_index.remove(&old)?;
-                maps.last_hops.set(index, &new)?;
+                self.remove_last_hop(old)?;
+                self.set_last_hop(index, new);
                 changed += 1;
             }
         }
         Ok(changed)
+    }
+}
+
+impl LastHopSink for MapSink<'_> {
+    fn last_hop(&self, index: u32) -> LastHop {
+        let words = [0, 1].map(|word| self.0.last_hops.load(index, word).to_ne_bytes());
+        let [[m0, m1, m2, m3, m4, m5, v0, v1], [i0, i1, i2, i3, l0, l1, s0, s1]] = words;
+        LastHop {
+            mac: [m0, m1, m2, m3, m4, m5],
+            vlan: u16::from_ne_bytes([v0, v1]),
+            ifindex: u32::from_ne_bytes([i0, i1, i2, i3]),
+            leg: u16::from_ne_bytes([l0, l1]),
+            mtu: u16::from_ne_bytes([s0, s1]),
+        }
+    }
+
+    fn set_last_hop(&mut self, index: u32, hop: LastHop) {
+        self.0.last_hops.write(index, &hop);
+    }
+
+    fn last_hop_indexes(&self) -> Result<Vec<(LastHop, u32)>> {
+        self.0.last_hop_index.entries()
+    }
+
+    fn insert_last_hop(&mut self, hop: LastHop, index: u32) -> Result<()> {
+        self.0.last_hop_index.insert(&hop, &index)
+    }
+
+    fn remove_last_hop(&mut self, hop: LastHop) -> Result<()> {
+        self.0.last_hop_index.remove(&hop)
+    }
+
+    fn offer_last_hop(&mut self, index: u32) -> Result<()> {
+        self.0.last_hop_free.push(&index)
     }
 }

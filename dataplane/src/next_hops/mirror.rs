@@ -2,12 +2,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::time::Instant;
 
 use ipnet::IpNet;
 use onearm_dataplane_common::maps::{
     self, Addr, LastHop, Leg, LegKey, MAX_NEXT_HOPS, MAX_ROUTES, NeighbourKey, NextHop, Route,
 };
 
+use super::last_hops::{self, LastHops};
 use super::{LegSpec, Mac, NextHops, NextHopsReport, RouteSpec, Via};
 use crate::error::Result;
 use crate::identity::Identities;
@@ -62,6 +64,9 @@ pub(crate) struct Mirror {
     in_ports: BTreeMap<u8, u32>,
     /// What is still to be done to the last hops of clients, in order.
     repairs: Vec<Repair>,
+    pub(crate) last_hops: LastHops,
+    /// Set when neighbours or legs are others than `last_hops` was told.
+    untold: bool,
 }
 
 /// A change that flows to clients must follow.
@@ -89,7 +94,7 @@ impl Repair {
                 ifindex,
                 vlan,
                 mtu,
-            } if hop.leg == u16::from(leg) => LastHop {
+            } if hop.leg == u16::from(leg) && hop.ifindex != 0 => LastHop {
                 ifindex,
                 vlan,
                 mtu,
@@ -121,6 +126,8 @@ impl Mirror {
             in_legs: BTreeMap::new(),
             in_ports: BTreeMap::new(),
             repairs: Vec::new(),
+            last_hops: LastHops::new(),
+            untold: true,
         }
     }
 
@@ -132,6 +139,7 @@ impl Mirror {
             .map(|n| ((n.leg, n.addr), n.mac))
             .collect();
         self.notice_moves(&neighbours);
+        self.untold = true;
         self.neighbours = neighbours;
         self.routes = wanted
             .routes
@@ -180,6 +188,7 @@ impl Mirror {
             }
         }
         self.legs = legs_now;
+        self.untold = true;
         let wanted: BTreeMap<(u32, u16), Leg> = legs.iter().map(leg_entry).collect();
         let mut writes = 0;
         for leg in legs {
@@ -216,6 +225,27 @@ impl Mirror {
         }
         report.writes += writes;
         Ok(report)
+    }
+
+    /// Judges the neighbours that packets of clients came from.
+    pub(crate) fn judge_last_hops(&mut self, now: Instant, sink: &mut impl last_hops::Sink) -> Result<()> {
+        let resolved = self.untold.then(|| {
+            let of = |(leg, mac): (&LegSpec, Mac)| LastHop {
+                mac,
+                vlan: leg.vlan.unwrap_or_default(),
+                ifindex: leg.ifindex,
+                leg: u16::from(leg.id),
+                mtu: longest(leg.mtu),
+            };
+            let resolved = self
+                .neighbours
+                .iter()
+                .filter_map(|((leg, _), mac)| Some((self.legs.get(leg)?, (*mac)?)));
+            resolved.map(of).collect()
+        });
+        self.last_hops.judge(now, resolved, sink)?;
+        self.untold = false;
+        Ok(())
     }
 
     /// Legs as set last.

@@ -4,7 +4,7 @@ use crate::support::{Engine, Setup, Verdict, frames::v6, setup::IFINDEX};
 use aya::{
     Ebpf, EbpfLoader, Pod,
     maps::{
-        Array, HashMap, Map, MapData, PerCpuArray, PerCpuValues, ProgramArray,
+        Array, HashMap, Map, MapData, PerCpuArray, PerCpuValues, ProgramArray, Queue,
         lpm_trie::{Key, LpmTrie},
         xdp::DevMap,
     },
@@ -15,7 +15,7 @@ use onearm_dataplane_common::{
     counter::{COUNTERS, Counter},
     event::PACE_SLOTS,
     flow::{Bucket4, Bucket6, FlowEntry},
-    maps::{LastHop, Limits, MAX_LAST_HOPS, MAX_SERVICES, SOURCES_ROW, Stats},
+    maps::{LastHop, Limits, MAX_SERVICES, SOURCES_ROW, Stats},
     phase::{EGRESS, MAIN, PHASES},
     refusal::{METERS, Meter},
 };
@@ -169,6 +169,17 @@ fn test_run(main: &Xdp, frame: &[u8]) -> (Verdict, Vec<u8>) {
     (verdict, out)
 }
 
+impl Kernel {
+    /// So many indexes the programs may give to last hops.
+    fn offer_last_hops(&mut self, number: u32) {
+        let mut free: Queue<&mut MapData, u32> = Queue::try_from(self.map("LAST_HOP_FREE")).expect("queue");
+        while free.pop(0).is_ok() {}
+        for index in 0..number {
+            free.push(index, 0).expect("room");
+        }
+    }
+}
+
 impl Engine for Kernel {
     fn load(&mut self, setup: &Setup) {
         let zeros = |n: u32| (0..n).map(|i| (i, 0u64));
@@ -187,9 +198,8 @@ impl Engine for Kernel {
             self.fill_array("SOURCES", zeros(2 * SOURCES_ROW));
         }
         self.fill_hash::<LastHop, u32>("LAST_HOP_INDEX", &[]);
-        for counter in ["LAST_HOP_NEXT", "HALF_OPEN"] {
-            self.fill_array(counter, zeros(1));
-        }
+        self.offer_last_hops(setup.free_last_hops);
+        self.fill_array("HALF_OPEN", zeros(1));
         self.fill_array("REFUSALS", (0..METERS).map(|m| (m, Meter::default())));
         let cpus = nr_cpus().expect("cpus");
         let mut counters: PerCpuArray<&mut MapData, u64> =
@@ -260,7 +270,7 @@ impl Engine for Kernel {
     }
 
     fn use_up_last_hops(&mut self) {
-        self.fill_array("LAST_HOP_NEXT", [(0, u64::from(MAX_LAST_HOPS))]);
+        self.offer_last_hops(0);
     }
 
     fn leaves(&mut self, frame: &[u8]) -> bool {
@@ -276,6 +286,20 @@ impl Engine for Kernel {
             0xffff_ffff => true,
             2 => false,
             other => panic!("verdict {other}"),
+        }
+    }
+
+    fn judge(&mut self, hop: LastHop, believed: bool) {
+        let index: HashMap<&MapData, LastHop, u32> =
+            HashMap::try_from(self.ebpf.map("LAST_HOP_INDEX").expect("LAST_HOP_INDEX")).expect("hash");
+        let known = index.get(&hop, 0).ok();
+        let place = known.unwrap_or(1_000);
+        let ifindex = if believed { hop.ifindex } else { 0 };
+        self.fill_array("LAST_HOPS", [(place, LastHop { ifindex, ..hop })]);
+        if known.is_none() {
+            let mut index: HashMap<&mut MapData, LastHop, u32> =
+                HashMap::try_from(self.map("LAST_HOP_INDEX")).expect("hash");
+            index.insert(hop, place, 0).expect("room");
         }
     }
 

@@ -29,6 +29,9 @@ use super::plan;
 /// Indexes of removed servers and neighbours are freed this often.
 const RECLAIM: Duration = Duration::from_mins(1);
 
+/// Neighbours that packets of clients came from are judged this often.
+const LAST_HOPS: Duration = Duration::from_secs(1);
+
 /// Whether the egress gates are where they were put is looked at this often: nothing tells of a filter that goes.
 const GATES: Duration = Duration::from_secs(10);
 
@@ -75,6 +78,8 @@ pub(crate) async fn run(
     let mut kernel_status = node.netcfg.status();
     let mut reclaim = interval(RECLAIM);
     reclaim.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut last_hops = interval(LAST_HOPS);
+    last_hops.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut gates = interval(GATES);
     gates.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut watchdog = watchdog();
@@ -136,6 +141,12 @@ pub(crate) async fn run(
                 running.node.guests.expire(Instant::now());
                 if let Err(error) = running.node.ask(|d| d.reclaim().map(drop)).await {
                     tracing::warn!(%error, "indexes could not be freed");
+                }
+            }
+            _ = last_hops.tick() => {
+                let now = Instant::now().into_std();
+                if let Err(error) = running.node.ask(move |d| d.judge_last_hops(now)).await {
+                    tracing::warn!(%error, "last hops of clients could not be judged");
                 }
             }
             _ = gates.tick() => running.node.restore_gates().await,

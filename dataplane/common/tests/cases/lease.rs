@@ -108,29 +108,6 @@ fn stray_answered<E: Engine>(e: &mut E) {
     assert_eq!(expect(e, &unresolved, Transmit)[..6], PEER_MAC);
 }
 
-fn follows_the_router<E: Engine>(e: &mut E) {
-    let talk = outside();
-    let stranger = [2, 0, 0, 0, 9, 9];
-    let first = talk.request(Body::Tcp("S", 1, 0)).via(stranger).build();
-    let (source, _) = ends(&expect(e, &first, Transmit));
-    let to_stranger = super::Talk {
-        client_mac: stranger,
-        ..talk
-    };
-    to_stranger.server_sends(e, source, Body::Tcp("SA", 2, 2));
-    let again = talk.request(Body::Tcp("S", 1, 0)).via([2, 0, 0, 0, 8, 8]).build();
-    expect(e, &again, Transmit);
-    to_stranger.server_sends(e, source, Body::Tcp("SA", 2, 2));
-    expect(e, &talk.request(Body::Tcp("S", 1, 0)).build(), Transmit);
-    talk.server_sends(e, source, Body::Tcp("SA", 2, 2));
-    expect(
-        e,
-        &talk.request(Body::Tcp("A", 2, 3)).via(stranger).build(),
-        Transmit,
-    );
-    talk.server_sends(e, source, Body::Tcp("A", 3, 2));
-}
-
 pub fn cases<E: Engine>() -> Vec<Case<E>> {
     vec![
         case("without a lease the pair's packets are dropped", standby, dropped),
@@ -157,11 +134,6 @@ pub fn cases<E: Engine>() -> Vec<Case<E>> {
             "a stray question is answered by the route",
             standby,
             stray_answered,
-        ),
-        case(
-            "a last hop moves only to the resolved next hop of the client",
-            standby,
-            follows_the_router,
         ),
     ]
 }

@@ -11,6 +11,7 @@ mod fragments;
 mod hairpin;
 mod icmp_errors;
 mod joined;
+mod last_hops;
 mod lease;
 mod legs;
 mod limits;
@@ -97,6 +98,7 @@ fn run_family<E: Engine>(engine: &mut E, v6: bool) -> HashSet<&'static str> {
         egress::cases(),
         fragments::cases(),
         hairpin::cases(),
+        last_hops::cases(),
         lease::cases(),
         legs::cases(),
         icmp_errors::cases(),

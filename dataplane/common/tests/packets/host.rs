@@ -118,8 +118,8 @@ pub struct Host {
     pub slot: u32,
     counters: RefCell<Vec<u64>>,
     wrr: RefCell<HashMap<u32, u64>>,
-    last_hops: RefCell<Vec<LastHop>>,
-    most_last_hops: usize,
+    /// As learned, and as judged.
+    last_hops: RefCell<Vec<(LastHop, LastHop)>>,
     half_open: Cell<u64>,
     fragments: RefCell<HashMap<FragmentKey, Remembered>>,
     fragment_id: Cell<u64>,
@@ -146,7 +146,6 @@ impl Host {
             counters: RefCell::default(),
             wrr: RefCell::default(),
             last_hops: RefCell::default(),
-            most_last_hops: usize::MAX,
             half_open: Cell::default(),
             fragments: RefCell::default(),
             fragment_id: Cell::default(),
@@ -263,7 +262,6 @@ impl Engine for Host {
         self.counts.borrow_mut().clear();
         self.refusals.borrow_mut().clear();
         self.last_hops.borrow_mut().clear();
-        self.most_last_hops = usize::MAX;
         self.events.borrow_mut().clear();
         self.pace.borrow_mut().clear();
         self.tallied.borrow_mut().clear();
@@ -296,7 +294,17 @@ impl Engine for Host {
     }
 
     fn use_up_last_hops(&mut self) {
-        self.most_last_hops = self.last_hops.borrow().len();
+        self.setup.free_last_hops = 0;
+    }
+
+    fn judge(&mut self, hop: LastHop, believed: bool) {
+        let ifindex = if believed { hop.ifindex } else { 0 };
+        let judged = LastHop { ifindex, ..hop };
+        let mut hops = self.last_hops.borrow_mut();
+        match hops.iter_mut().find(|(learned, _)| *learned == hop) {
+            Some((_, value)) => *value = judged,
+            None => hops.push((hop, judged)),
+        }
     }
 
     fn counter(&self, counter: Counter) -> u64 {
@@ -477,19 +485,18 @@ impl Tables for Host {
         )
     }
     fn last_hop(&self, index: u32) -> Option<LastHop> {
-        self.last_hops.borrow().get(index as usize).copied()
+        self.last_hops.borrow().get(index as usize).map(|(_, hop)| *hop)
+    }
+    fn last_hop_index(&self, hop: &LastHop) -> Option<u32> {
+        let hops = self.last_hops.borrow();
+        let index = hops.iter().position(|(learned, _)| learned == hop)?;
+        u32::try_from(index).ok()
     }
     fn learn_last_hop(&self, hop: &LastHop) -> Option<u32> {
         let mut hops = self.last_hops.borrow_mut();
-        let known = hops.iter().position(|h| h == hop);
-        let index = known.unwrap_or(hops.len());
-        if known.is_none() {
-            if index >= self.most_last_hops {
-                return None;
-            }
-            hops.push(*hop);
-        }
-        u32::try_from(index).ok()
+        let index = u32::try_from(hops.len()).ok()?;
+        (index < self.setup.free_last_hops).then(|| hops.push((*hop, *hop)))?;
+        Some(index)
     }
     fn fragment(&self, key: &FragmentKey) -> Option<Remembered> {
         self.fragments.borrow().get(key).copied()

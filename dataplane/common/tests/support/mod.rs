@@ -5,7 +5,10 @@ pub mod frames;
 pub mod model;
 pub mod setup;
 
-use onearm_dataplane_common::counter::{COUNTERS, Counter};
+use onearm_dataplane_common::{
+    counter::{COUNTERS, Counter},
+    maps::LastHop,
+};
 pub use setup::Setup;
 
 /// What became of a frame.
@@ -30,6 +33,8 @@ pub trait Engine {
     fn lease(&mut self, held: bool);
     /// True if the egress gate lets a frame leave.
     fn leaves(&mut self, frame: &[u8]) -> bool;
+    /// User space finds a neighbour of a client believable, or not.
+    fn judge(&mut self, hop: LastHop, believed: bool);
     /// Value of a counter.
     fn counter(&self, counter: Counter) -> u64;
     /// Published flow entries.

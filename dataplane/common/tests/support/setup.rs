@@ -59,6 +59,8 @@ pub struct Setup {
     pub neighbours: Vec<(NeighbourKey, u32)>,
     pub routes: Vec<(u32, Addr, Route)>,
     pub buckets: u32,
+    /// Last hops that programs may learn.
+    pub free_last_hops: u32,
 }
 
 pub fn prefix<V>(scope: u32, addr: &str, bits: u32, value: V) -> (u32, ScopedPrefix, V) {
@@ -284,6 +286,7 @@ impl Setup {
                 ),
             ],
             buckets: 1024,
+            free_last_hops: 64,
             ..Self::default()
         }
     }

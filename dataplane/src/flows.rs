@@ -48,7 +48,7 @@ pub(crate) struct Tallies {
     pub(crate) open: Words<u64>,
     /// Flows not closing, by server index.
     pub(crate) open_servers: Words<u64>,
-    /// Flows that count towards `max_per_source`, in two rows.
+    /// Flows not closing that count towards `max_per_source`, in two rows.
     pub(crate) sources: Words<u64>,
 }
 

@@ -7,6 +7,7 @@ use crate::{
     event::{Event, kind},
     flow::{State, flags, hop, is_reset_by_client, seen},
     header::Header,
+    limits::add_source,
     maps::{Addr, LastHop, Leg, NeighbourKey, proto, server},
     mss,
     packet::{Packet, mac_number},
@@ -300,10 +301,21 @@ fn learn<A: Header, T: Tables>(
     } else if is == State::HalfOpen {
         tables.add_half_open(1);
     }
-    if was == State::Closing {
-        tables.add_open(entry.stats(), entry.server(), 1);
-    } else if is == State::Closing {
-        tables.add_open(entry.stats(), entry.server(), u64::MAX);
+    if was != State::Closing && is != State::Closing {
+        return;
+    }
+    let n = if is == State::Closing { u64::MAX } else { 1 };
+    tables.add_open(entry.stats(), entry.server(), n);
+    let (client, forward) = if reply {
+        (after.other, partner)
+    } else {
+        (after.own, entry)
+    };
+    if client & seen::COUNTED != 0
+        && let Some(node) = tables.node()
+    {
+        let stats = u32::from(entry.stats());
+        add_source(tables, node.flow_hash_key, stats, forward.saddr().wide(), n);
     }
 }
 

@@ -208,7 +208,7 @@ pub mod seen {
     pub const RST: u8 = 8;
     /// This side's FIN came before the other's.
     pub const FIN_FIRST: u8 = 16;
-    /// Client's side: the flow counts towards its address's `max_per_source`.
+    /// Client's side: the flow counts towards its address's `max_per_source` while it is not closing.
     pub const COUNTED: u8 = 32;
 }
 

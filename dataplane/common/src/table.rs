@@ -552,7 +552,7 @@ pub struct Ended {
     pub server: u16,
     /// [`crate::flow::FlowEntry::stats`].
     pub stats: u16,
-    /// The client, if the flow counts towards its `max_per_source`.
+    /// The client, if the flow counted towards its `max_per_source` to the end.
     pub counted: Option<Addr>,
 }
 
@@ -584,11 +584,13 @@ pub fn remove<A: Address, M: FlowMemory>(
         free_way::<A, M>(memory, reply_at, geometry.place(&reply_key));
     }
     free_way::<A, M>(memory, forward_at, geometry.place(&key));
+    let state = crate::flow::state(key.proto, client, server);
+    let counted = client & seen::COUNTED != 0 && state != State::Closing;
     Some(Ended {
-        state: crate::flow::state(key.proto, client, server),
+        state,
         server: of_server,
         stats,
-        counted: (client & seen::COUNTED != 0).then_some(key.saddr.wide()),
+        counted: counted.then_some(key.saddr.wide()),
     })
 }
 

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use onearm_dataplane_common::flow::State;
+use onearm_dataplane_common::flow::{State, seen as bits};
+use onearm_dataplane_common::limits::source_slots;
 
 use super::{FlowCounts, FlowTable, idle, tick};
 use crate::mapping::Words;
@@ -33,11 +34,39 @@ pub struct Expiry {
     drifts: Drift,
     /// The same for `open`.
     open_drifts: [Vec<Drift>; 2],
+    sources: Sources,
+}
+
+/// Flows of clients that `max_per_source` counts, as seen in this pass. Empty until the first one is seen.
+#[derive(Debug, Default)]
+struct Sources {
+    counted: Vec<u32>,
+    drifts: Vec<Drift>,
+}
+
+impl Sources {
+    fn count(&mut self, slots: [u32; 2], len: usize) {
+        if self.counted.is_empty() {
+            self.counted = vec![0; len];
+            self.drifts = vec![Drift::default(); len];
+        }
+        for slot in slots {
+            if let Some(counted) = self.counted.get_mut(slot as usize) {
+                *counted += 1;
+            }
+        }
+    }
+
+    fn correct(&mut self, words: &Words<u64>) {
+        for ((slot, counted), drift) in (0..).zip(&mut self.counted).zip(&mut self.drifts) {
+            correct(words, slot, drift, u64::from(std::mem::take(counted)));
+        }
+    }
 }
 
 /// By how much the programs' count was above the counted at the end of the last passes.
 #[derive(Clone, Copy, Debug, Default)]
-struct Drift([i64; PASSES - 1]);
+struct Drift([i32; PASSES - 1]);
 
 impl Drift {
     /// Takes note of one more difference; what has lasted is to be taken away, 0 if nothing has.
@@ -45,7 +74,7 @@ impl Drift {
     /// Flows come and go during a pass, so one difference proves nothing; what some passes in a row agree on in sign and
     /// at least in size is taken for an error (a program that was interrupted between a flow and its count leaves one).
     /// Should it be none, because the number rose through all of them, the next passes take the correction back.
-    fn lasting(&mut self, drift: i64) -> i64 {
+    fn lasting(&mut self, drift: i32) -> i32 {
         let all = || self.0.iter().copied().chain([drift]);
         let lasting = if all().all(|d| d > 0) {
             all().min().unwrap_or_default()
@@ -75,6 +104,7 @@ impl Expiry {
             open: lens.map(|len| vec![0; len]),
             drifts: Drift::default(),
             open_drifts: lens.map(|len| vec![Drift::default(); len]),
+            sources: Sources::default(),
         }
     }
 
@@ -83,7 +113,7 @@ impl Expiry {
         let now = tick(now_ns);
         let end = self.table.buckets().min(self.next.saturating_add(budget));
         let mut removed = 0;
-        let (table, counts) = (&self.table, &mut self.counts);
+        let (table, counts, sources) = (&self.table, &mut self.counts, &mut self.sources);
         let [services, servers] = &mut self.open;
         table.visit(self.next..end, |seen| {
             let timeout = table.timeout(&seen.forward);
@@ -102,6 +132,11 @@ impl Expiry {
                         if let Some(open) = open.get_mut(usize::from(index)) {
                             *open += 1;
                         }
+                    }
+                    if seen.forward.own & bits::COUNTED != 0 {
+                        let stats = u32::from(seen.forward.stats);
+                        let slots = source_slots(table.four.key, stats, seen.forward.saddr);
+                        sources.count(slots, table.tallies.sources.len());
                     }
                 }
             }
@@ -122,6 +157,7 @@ impl Expiry {
                 correct(words, index, drift, u64::from(std::mem::take(open)));
             }
         }
+        self.sources.correct(&tallies.sources);
         counts
     }
 }
@@ -129,8 +165,10 @@ impl Expiry {
 /// Takes the lasting part of a wrong count away.
 fn correct(words: &Words<u64>, index: u32, drift: &mut Drift, counted: u64) {
     let programs = words.load(index, 0).cast_signed();
-    let lasting = drift.lasting(programs.saturating_sub_unsigned(counted));
+    let difference = programs.saturating_sub_unsigned(counted);
+    let bounded = difference.clamp(i64::from(i32::MIN + 1), i64::from(i32::MAX));
+    let lasting = drift.lasting(i32::try_from(bounded).unwrap_or_default());
     if lasting != 0 {
-        words.add(index, 0, lasting.wrapping_neg().cast_unsigned());
+        words.add(index, 0, i64::from(lasting).wrapping_neg().cast_unsigned());
     }
 }

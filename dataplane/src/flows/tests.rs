@@ -7,7 +7,8 @@ use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::unistd::ftruncate;
 use onearm_dataplane_common::addr::{Addr, Addr4};
 use onearm_dataplane_common::flow::{Bucket4, Bucket6, FlowEntry, flags, hop, lock, seen};
-use onearm_dataplane_common::maps::{Node, TICK_SHIFT, mode, proto};
+use onearm_dataplane_common::limits::source_slots;
+use onearm_dataplane_common::maps::{Node, SOURCES_ROW, TICK_SHIFT, mode, proto};
 use onearm_dataplane_common::table;
 use proptest::prelude::*;
 
@@ -43,7 +44,7 @@ fn flow_table() -> Arc<FlowTable> {
             half_open: words(1),
             open: words(8),
             open_servers: words(8),
-            sources: words(1),
+            sources: words(2 * SOURCES_ROW),
         },
     };
     let node = Node {
@@ -361,6 +362,42 @@ fn a_wrong_count_of_half_open_flows_is_corrected_after_four_passes() {
         flows.tallies.half_open.add(0, 0, 3);
         assert_eq!(flows.half_open(), 10);
     }
+}
+
+#[test]
+fn what_counts_of_a_client_follows_its_flows_and_a_wrong_count_is_corrected() {
+    let flows = flow_table();
+    let count = |client| {
+        source_slots([3, 4], 1, client).map(|slot| flows.tallies.sources.load(slot, 0).cast_signed())
+    };
+    for n in 0..4 {
+        let state = if n == 3 {
+            FlowState::Closing
+        } else {
+            FlowState::Established
+        };
+        let (mut forward, reply) = pair(n, proto::TCP, state, (0, 0));
+        forward.own |= seen::COUNTED;
+        forward.saddr = net([10, 0, 0, 1]);
+        let reply = FlowEntry {
+            new_daddr: forward.saddr,
+            ..reply
+        };
+        insert(&flows, &(forward, reply));
+    }
+    let client = net([10, 0, 0, 1]);
+    // The programs lost count: a flow that is no more, and a closing one that was counted on.
+    for slot in source_slots([3, 4], 1, client) {
+        flows.tallies.sources.add(slot, 0, 5);
+    }
+    let mut expiry = Expiry::new(Arc::clone(&flows));
+    for _ in 0..4 {
+        assert_eq!(count(client), [5, 5]);
+        expiry.expire(at(0), WHOLE);
+    }
+    assert_eq!(count(client), [3, 3]);
+    expiry.expire(at(IDLE + 1), WHOLE);
+    assert_eq!((count(client), taken(&flows)), ([0, 0], 0));
 }
 
 #[test]

@@ -57,7 +57,7 @@ pub(super) const SERVER: Keys = Keys {
 
 const DEFAULT_SNAT_PORTS: (u16, u16) = (32_768, 65_535);
 const DEFAULT_TCP_IDLE: Duration = Duration::from_mins(15);
-const DEFAULT_UDP_IDLE: Duration = Duration::from_mins(2);
+const DEFAULT_UDP_IDLE: Duration = Duration::from_mins(3);
 const DEFAULT_CHECK_INTERVAL: Duration = Duration::from_secs(2);
 const DEFAULT_CHECK_TIMEOUT: Duration = Duration::from_secs(1);
 const DEFAULT_RISE: u32 = 2;

@@ -159,7 +159,7 @@ service = [
     let [t, u] = &*pair.services else { panic!() };
     assert_eq!(
         (t.idle_timeout, u.idle_timeout),
-        (Duration::from_mins(15), Duration::from_mins(2))
+        (Duration::from_mins(15), Duration::from_mins(3))
     );
     assert_eq!(
         (t.snat.len(), t.snat[0].address, t.snat[0].ports.to_string()),

@@ -66,6 +66,34 @@ fn most_of_one_source<E: Engine>(e: &mut E) {
     assert_eq!(e.counter(Counter::FlowCreated), 4);
 }
 
+/// Whoever closes a connection may open another.
+fn closed_ones_count_no_more<E: Engine>(e: &mut E) {
+    for port in 1..40 {
+        let one = talk("192.168.10.50", port);
+        let source = one.handshake(e, 1, 2);
+        match port % 3 {
+            0 => one.client_sends(e, source, Body::Tcp("R", 2, 0)),
+            1 => one.server_sends(e, source, Body::Tcp("RA", 3, 2)),
+            _ => {
+                one.client_sends(e, source, Body::Tcp("FA", 2, 3));
+                one.server_sends(e, source, Body::Tcp("FA", 3, 3));
+            }
+        }
+    }
+    // A RST that was not the end: the connection counts again.
+    let one = talk("192.168.10.50", 50);
+    let source = one.handshake(e, 1, 2);
+    one.client_sends(e, source, Body::Tcp("R", 2, 0));
+    one.server_sends(e, source, Body::Tcp("A", 3, 2));
+    talk("192.168.10.50", 51).handshake(e, 1, 2);
+    expect_drop(e, &syn("192.168.10.50", 52), Counter::MaxPerSource);
+    // A flow that takes the place of a closed one, and evicted ones, leave the count right.
+    one.client_sends(e, source, Body::Tcp("FA", 2, 3));
+    one.server_sends(e, source, Body::Tcp("FA", 3, 3));
+    one.handshake(e, 70_000, 80_000);
+    expect_drop(e, &syn("192.168.10.50", 52), Counter::MaxPerSource);
+}
+
 fn rate<E: Engine>(e: &mut E) {
     let mut made = 0;
     for port in 1..=50 {
@@ -313,6 +341,16 @@ fn limits<E: Engine>() -> Vec<Case<E>> {
                 })
             },
             most_of_one_source,
+        ),
+        case(
+            "max_per_source counts no closed connection",
+            || {
+                with_limits(Limits {
+                    max_per_source: 2,
+                    ..Limits::default()
+                })
+            },
+            closed_ones_count_no_more,
         ),
         case(
             "max_new_per_second lets a burst pass",

@@ -11,7 +11,7 @@ use crate::{
 };
 use onearm_dataplane_common::{
     counter::{COUNTERS, Counter},
-    flow::{FlowEntry, FlowKey, State, flags, seen},
+    flow::{FlowEntry, FlowKey, State, flags, hop, seen},
     hash,
     maps::{LegKey, ServiceKey, hairpin, mode, server},
     tables::Tables,
@@ -393,9 +393,12 @@ impl Judge {
         let leg = self.host.leg(&leg).ok_or("a leg")?;
         if link.from != leg.peer_mac {
             let back = super::expect::way(&self.host, leg, reply.hop, ip.from).ok_or("a way back")?;
+            let ends = |way: &super::write::Way| (way.to, way.vlan, way.ifindex);
+            let by_route = super::expect::way(&self.host, leg, hop::ROUTE, ip.from);
             ensure!(
-                (back.to, back.vlan, back.ifindex) == (link.from, link.vlan, link.ifindex),
-                "replies do not go to whom the packet came from"
+                ends(&back) == (link.from, link.vlan, link.ifindex)
+                    || by_route.is_some_and(|way| ends(&way) == ends(&back)),
+                "replies go neither to whom the packet came from nor to the next hop"
             );
         }
         Ok(())

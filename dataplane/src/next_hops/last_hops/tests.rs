@@ -8,6 +8,11 @@ use super::{LastHops, Sink, WAIT, hop, key};
 use crate::error::{Error, Result};
 use crate::identity::IndexSet;
 
+#[expect(clippy::disallowed_methods, reason = "any time will do")]
+fn start() -> Instant {
+    Instant::now()
+}
+
 /// Maps in memory, and a program that uses them.
 #[derive(Default)]
 struct Fake {
@@ -81,7 +86,7 @@ fn in_use(indexes: &[u32]) -> IndexSet {
 
 #[test]
 fn resolved_neighbours_are_known_before_a_packet_comes() {
-    let (mut hops, mut maps, now) = (LastHops::new(), Fake::default(), Instant::now());
+    let (mut hops, mut maps, now) = (LastHops::new(), Fake::default(), start());
     hops.judge(now, Some(vec![of(1), of(2)]), &mut maps).unwrap();
     let [one, two] = [1, 2].map(|n| maps.learn(of(n)).unwrap());
     assert_eq!((maps.last_hop(one), maps.last_hop(two)), (of(1), of(2)));
@@ -90,7 +95,7 @@ fn resolved_neighbours_are_known_before_a_packet_comes() {
 
 #[test]
 fn a_neighbour_nobody_resolves_is_refused_after_a_while_and_believed_again_when_it_is() {
-    let (mut hops, mut maps, now) = (LastHops::new(), Fake::default(), Instant::now());
+    let (mut hops, mut maps, now) = (LastHops::new(), Fake::default(), start());
     hops.judge(now, Some(vec![]), &mut maps).unwrap();
     let [one, two] = [1, 2].map(|n| maps.learn(of(n)).unwrap());
     hops.judge(now, None, &mut maps).unwrap();
@@ -110,7 +115,7 @@ fn a_neighbour_nobody_resolves_is_refused_after_a_while_and_believed_again_when_
 
 #[test]
 fn b153_invented_neighbours_use_up_no_index_for_good() {
-    let (mut hops, mut maps, mut now) = (LastHops::new(), Fake::default(), Instant::now());
+    let (mut hops, mut maps, mut now) = (LastHops::new(), Fake::default(), start());
     hops.judge(now, Some(vec![of(1)]), &mut maps).unwrap();
     let mut invented = 0_u32;
     for _ in 0..60 {
@@ -129,11 +134,11 @@ fn b153_invented_neighbours_use_up_no_index_for_good() {
     assert_eq!(maps.index.len(), 3, "two that are resolved, one that is new");
 }
 
-fn invented_hop(n: &mut u32, maps: &mut Fake) -> Option<u32> {
-    *n += 1;
-    let [a, b, c, d] = n.to_be_bytes();
+fn invented_hop(number: &mut u32, maps: &mut Fake) -> Option<u32> {
+    *number += 1;
+    let [_, _, m0, m1, m2, m3, m4, m5] = (u64::from(*number) | 6 << 40).to_be_bytes();
     maps.learn(LastHop {
-        mac: [6, a, b, c, d, 0],
+        mac: [m0, m1, m2, m3, m4, m5],
         ..of(0)
     })
 }
@@ -165,7 +170,7 @@ proptest! {
 
     #[test]
     fn an_index_leads_to_the_neighbour_its_flows_came_by_or_nowhere(ops in prop::collection::vec(op(), 1..150)) {
-        let (mut hops, mut maps, mut now) = (LastHops::new(), Fake::default(), Instant::now());
+        let (mut hops, mut maps, mut now) = (LastHops::new(), Fake::default(), start());
         let mut flows: Vec<(u32, u8)> = Vec::new();
         hops.judge(now, Some(vec![]), &mut maps).unwrap();
         for op in ops {

@@ -3,9 +3,9 @@
 mod cells;
 mod table;
 
-use std::net::IpAddr;
+use std::{fs, net::IpAddr, time::Duration};
 
-use anyhow::{Result, bail};
+use anyhow::{Result, ensure};
 
 use self::{
     cells::Bench,
@@ -13,9 +13,11 @@ use self::{
 };
 use super::{Run, Scenario};
 use crate::{
+    clock,
     node::{Kind, Pair},
+    process::Process,
     service::{Mode, PairSpec, Service},
-    topology::{Family, OneArm, Options, ROUTER, ROUTER_LINK_LOCAL, SERVERS, VIP, VIP6},
+    topology::{self, Family, NODES, OneArm, Options, ROUTER, ROUTER_LINK_LOCAL, SERVERS, VIP, VIP6},
     traffic,
 };
 
@@ -58,6 +60,11 @@ fn one(run: &mut Run, mode: Mode, family: Family) {
     let outcome = run.with_lab(&part, options, |run, lab| {
         let _servers = traffic::start_servers(lab, &SERVERS)?;
         prepare_hosts(lab, mode)?;
+        let _tunnel_ends = if mode == Mode::L3Dsr {
+            end_tunnels(run, lab)?
+        } else {
+            Vec::new()
+        };
         let mut pair = Pair::prepare(
             run.wanted.kind,
             lab,
@@ -155,11 +162,39 @@ fn prepare_hosts(lab: &OneArm, mode: Mode) -> Result<()> {
                 "ip -6 route replace default via {ROUTER_LINK_LOCAL} dev eth0"
             ))?;
         }
-        if mode == Mode::L3Dsr {
-            bail!("no server of this lab takes packets out of tunnels");
-        }
     }
     Ok(())
+}
+
+/// Starts on each server what takes packets of the pair out of their tunnel.
+fn end_tunnels(run: &Run, lab: &OneArm) -> Result<Vec<Process>> {
+    let program = run.wanted.bin_dir.join("onearm-decap").display().to_string();
+    let mut ends = Vec::new();
+    for server in SERVERS {
+        let mut argv = vec![program.clone(), "--interface".to_owned(), "eth0".to_owned()];
+        let mut option = |name: &str, address: IpAddr| argv.extend([name.to_owned(), address.to_string()]);
+        option("--vip", VIP.into());
+        for node in NODES {
+            option("--from", topology::address(node).into());
+        }
+        if lab.has_ipv6() {
+            option("--vip", VIP6.into());
+            for node in NODES {
+                option("--from", topology::address6(node).into());
+            }
+        }
+        let argv: Vec<&str> = argv.iter().map(String::as_str).collect();
+        let log = lab.lab().dir().join(format!("decap-{server}.log"));
+        let mut end = lab.ns(server).spawn(&argv, &[], &log)?;
+        let what = format!("the tunnel's end on {server}");
+        clock::wait_for(&what, Duration::from_secs(10), Duration::from_millis(10), || {
+            let said = fs::read_to_string(&log).unwrap_or_default();
+            ensure!(end.is_running()?, "onearm-decap of {server} ended: {said}");
+            Ok(said.starts_with("on eth0").then_some(()))
+        })?;
+        ends.push(end);
+    }
+    Ok(ends)
 }
 
 /// The VIP of `family`.

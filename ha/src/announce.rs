@@ -44,6 +44,8 @@ pub struct OwnedAddress {
     pub address: IpAddr,
     /// Hosts route through it (a gateway address): IPv6 announcements say so (RFC 4861 §7.2.6, B84).
     pub router: bool,
+    /// Where it lives: 0 = on the leg of the adverts, n = on the n-th of [`Config::other_legs`](crate::config::Config::other_legs).
+    pub leg: u8,
 }
 
 /// How announcements are paced.

@@ -11,6 +11,8 @@ use crate::{announce, election, lease};
 
 /// Most addresses an advert of ours lists, in each family; all others are the dataplane's business.
 pub const MAX_LISTED: usize = 16;
+/// Most legs beside that of the adverts.
+pub const MAX_OTHER_LEGS: usize = 63;
 /// Longest name of an interface.
 const IFNAME_MAX: usize = 15;
 
@@ -43,6 +45,9 @@ pub struct Wire<A> {
 pub struct Config {
     /// Kernel interface the own addresses are on (of a VLAN leg: the VLAN device).
     pub ifname: String,
+    /// Kernel interfaces of the other legs on which owned addresses are announced; at most [`MAX_OTHER_LEGS`]. No advert
+    /// travels there.
+    pub other_legs: Vec<String>,
     /// Virtual router id.
     pub vrid: Vrid,
     /// Own priority, 1 to 254.
@@ -90,11 +95,14 @@ impl Config {
                 errors.push(error);
             }
         };
-        let name = &self.ifname;
-        let name_fine = !name.is_empty()
-            && name.len() <= IFNAME_MAX
-            && !name.contains(|c: char| c == '/' || c == '\0' || c.is_whitespace());
-        check(name_fine, ConfigError::Ifname(name.clone()));
+        for name in std::iter::once(&self.ifname).chain(&self.other_legs) {
+            let name_fine = !name.is_empty()
+                && name.len() <= IFNAME_MAX
+                && !name.contains(|c: char| c == '/' || c == '\0' || c.is_whitespace());
+            check(name_fine, ConfigError::Ifname(name.clone()));
+        }
+        let others = self.other_legs.len();
+        check(others <= MAX_OTHER_LEGS, ConfigError::OtherLegs(others));
         let priority = self.priority.get();
         check(
             Priority::configured(priority).is_ok(),
@@ -240,6 +248,9 @@ pub enum ConfigError {
     /// No interface can have this name.
     #[error("{0:?} is no name of an interface")]
     Ifname(String),
+    /// Too many legs.
+    #[error("at most {MAX_OTHER_LEGS} legs are beside that of the adverts, not {0}")]
+    OtherLegs(usize),
     /// Priority 0 or 255.
     #[error("a priority is 1 to 254, not {0}")]
     Priority(u8),
@@ -288,6 +299,7 @@ pub(crate) mod tests {
     pub(crate) fn sample() -> Config {
         Config {
             ifname: "eth0".into(),
+            other_legs: Vec::new(),
             vrid: Vrid::new(51).unwrap(),
             priority: Priority::configured(150).unwrap(),
             advert_interval: Centiseconds::new(10).unwrap(),

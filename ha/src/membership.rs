@@ -27,12 +27,13 @@ const PER_SOCKET: usize = 256;
 /// Classic BPF: take so many bytes of the packet.
 const RETURN: u16 = 0x06;
 
-/// The groups a node with these settings and owned addresses is to be a member of.
-pub fn groups(config: &Config, owned: &[OwnedAddress]) -> BTreeSet<IpAddr> {
-    let multicast = config.transport == Transport::Multicast;
+/// The groups a node with these settings and owned addresses is to be a member of on `leg` (as [`OwnedAddress::leg`]).
+pub fn groups(config: &Config, owned: &[OwnedAddress], leg: u8) -> BTreeSet<IpAddr> {
+    let multicast = config.transport == Transport::Multicast && leg == 0;
+    let owned = owned.iter().filter(|owned| owned.leg == leg);
     let ipv4 = config.ipv4.as_ref().filter(|_| multicast);
     let ipv6 = config.ipv6.as_ref().filter(|_| multicast);
-    let solicited = owned.iter().filter_map(|owned| match owned.address {
+    let solicited = owned.filter_map(|owned| match owned.address {
         IpAddr::V4(_) => None,
         IpAddr::V6(address) => Some(solicited_node(address).into()),
     });
@@ -215,6 +216,7 @@ mod tests {
             ["192.0.2.1", "2001:db8::1:5", "2001:db8::2:0:5", "2001:db8::6"].map(|address| OwnedAddress {
                 address: address.parse().unwrap(),
                 router: false,
+                leg: 0,
             });
         let with_ipv6 = Config {
             ipv6: Some(Wire {
@@ -224,8 +226,12 @@ mod tests {
             }),
             ..sample()
         };
-        let texts =
-            |config: &Config| -> Vec<_> { groups(config, &owned).iter().map(ToString::to_string).collect() };
+        let texts = |config: &Config| -> Vec<_> {
+            groups(config, &owned, 0)
+                .iter()
+                .map(ToString::to_string)
+                .collect()
+        };
         let solicited = ["ff02::1:ff00:5", "ff02::1:ff00:6", "ff02::1:ff01:5"];
         assert_eq!(texts(&sample()), [&["224.0.0.18"][..], &solicited].concat());
         assert_eq!(
@@ -237,5 +243,24 @@ mod tests {
             ..with_ipv6
         };
         assert_eq!(texts(&unicast), solicited);
+    }
+
+    #[test]
+    fn another_leg_has_the_groups_of_its_own_addresses_and_no_adverts() {
+        let owned =
+            [("2001:db8::5", 0), ("2001:db8:1::6", 1), ("192.0.2.1", 1)].map(|(address, leg)| OwnedAddress {
+                address: address.parse().unwrap(),
+                router: false,
+                leg,
+            });
+        let of = |leg| {
+            groups(&sample(), &owned, leg)
+                .iter()
+                .map(ToString::to_string)
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(of(0), ["224.0.0.18", "ff02::1:ff00:5"]);
+        assert_eq!(of(1), ["ff02::1:ff00:6"]);
+        assert!(of(2).is_empty());
     }
 }

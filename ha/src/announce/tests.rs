@@ -27,6 +27,7 @@ fn owned(number: u32) -> OwnedAddress {
     OwnedAddress {
         address: address(number),
         router: false,
+        leg: 0,
     }
 }
 

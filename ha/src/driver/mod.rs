@@ -11,6 +11,7 @@ mod counters;
 mod filter;
 mod leg;
 mod neighbour;
+mod other;
 mod privilege;
 mod router;
 mod sockets;

@@ -8,6 +8,7 @@ use super::clock::{self, ReceiveTimes};
 use super::counters::{DriverCounters, WireCounters};
 use super::leg::{Leg, LegView};
 use super::neighbour::PeerMac;
+use super::other::OtherLeg;
 use super::sockets::{Heard, LegSockets};
 use super::{LeaseSink, advert_frames};
 use crate::announce::{self, Announcer, OwnedAddress};
@@ -30,6 +31,7 @@ pub(super) struct Router {
     leg: Leg,
     view: Result<LegView, LegFault>,
     sockets: Option<LegSockets>,
+    others: Vec<OtherLeg>,
     /// The leg's Ethernet address when last read.
     mac: Option<Mac>,
     pub(super) peer_mac: Option<Mac>,
@@ -51,6 +53,7 @@ impl Router {
             leg: Leg::new(&config.ifname, config.addresses())?,
             view: Err(LegFault::Unknown),
             sockets: None,
+            others: others(&config),
             mac: None,
             peer_mac: None,
             neighbour: PeerMac::default(),
@@ -67,6 +70,9 @@ impl Router {
     pub(super) fn reconfigure(&mut self, now: MonoTime, config: Config) {
         self.election.handle(now, Input::Reconfigured(config.election()));
         self.announcer.reconfigure(now, config.announcements());
+        if self.config.other_legs != config.other_legs {
+            self.others = others(&config);
+        }
         self.config = config;
     }
 
@@ -341,18 +347,29 @@ impl Router {
                     .handle(moment, announce::Input::SendFailed(owned.address));
                 continue;
             }
-            let sent = self.leg.mac().and_then(|mac| {
-                let frame = announcement(owned, mac, form);
-                self.sockets
-                    .as_ref()
-                    .map_or(Err(io::ErrorKind::NotConnected.into()), |s| s.send_other(&frame))
-            });
+            let sent = if owned.leg == 0 {
+                self.leg.mac().and_then(|mac| {
+                    let frame = announcement(owned, mac, form);
+                    self.sockets
+                        .as_ref()
+                        .map_or(Err(io::ErrorKind::NotConnected.into()), |s| s.send_other(&frame))
+                })
+            } else {
+                let other = self.others.get_mut(usize::from(owned.leg) - 1);
+                other.map_or(Err(io::ErrorKind::NotFound.into()), |other| {
+                    other.send(|mac| announcement(owned, mac, form))
+                })
+            };
             if sent.is_err() {
                 self.announcer
                     .handle(moment, announce::Input::SendFailed(owned.address));
             }
         }
     }
+}
+
+fn others(config: &Config) -> Vec<OtherLeg> {
+    config.other_legs.iter().map(|name| OtherLeg::new(name)).collect()
 }
 
 /// The frame that announces `owned` at `mac`.

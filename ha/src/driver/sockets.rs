@@ -10,6 +10,7 @@ use socket2::{Domain, Protocol, SockFilter, Socket, Type};
 use super::filter;
 use crate::config::Config;
 use crate::sys;
+use crate::wire::Mac;
 use crate::wire::frame::ETHERTYPE_IPV4;
 use crate::wire::ipv6::ETHERTYPE_IPV6;
 
@@ -59,6 +60,16 @@ impl PacketSocket {
     /// A socket that only sends.
     pub(crate) fn open_sender(ifindex: u32) -> io::Result<Self> {
         Self::open(ifindex, ETHERTYPE_IPV4, &filter::nothing(), 0)
+    }
+
+    /// A socket that only sends, and lets the kernel read the Ethernet type from the frame.
+    pub(super) fn open_announcer(ifindex: u32) -> io::Result<Self> {
+        Self::open(ifindex, EVERY_ETHERTYPE, &filter::nothing(), 0)
+    }
+
+    /// The Ethernet address of interface `ifname` at this very moment.
+    pub(super) fn mac(&self, ifname: &str) -> io::Result<Mac> {
+        sys::mac(self.socket.as_fd(), ifname)
     }
 
     /// Gives one frame to the kernel, through the queueing discipline (an egress filter sees it). A full queue is an

@@ -242,6 +242,7 @@ mod tests {
         let owned = OwnedAddress {
             address: std::net::Ipv4Addr::LOCALHOST.into(),
             router: false,
+            leg: 0,
         };
         let addresses = vec![owned; 10_000];
         let long = main.try_send(

@@ -120,6 +120,7 @@ mod tests {
             address: Ipv6Addr::from([0xfd12, 0x3456, 0x789a, 0xbcde, 0xf012, 0x3456, 0x789a, 0xf000 | n])
                 .into(),
             router: false,
+            leg: 0,
         };
         let addresses: Vec<_> = (0..1_250).map(longest).collect();
         let messages = owned_messages(&addresses);

@@ -26,7 +26,7 @@ fn thousands_of_groups_are_joined_left_and_joined_anew_with_the_interface() {
         .map(|number| owned(Ipv6Addr::from(u128::from(VIP6) + 0x1_0000 + number)))
         .collect();
     let config = config6(A, 100, true);
-    let (all, few) = (groups(&config, &many), groups(&config, &many[..1]));
+    let (all, few) = (groups(&config, &many, 0), groups(&config, &many[..1], 0));
     assert_eq!(all.len(), 2_002, "one each, and the two of adverts");
     let inside = Arc::clone(&lab);
     let body = move || {
@@ -60,7 +60,7 @@ fn an_older_kernels_memory_for_options_takes_more_sockets_and_no_fewer_groups() 
     let many: Vec<_> = (0..600)
         .map(|number| owned(Ipv6Addr::from(u128::from(VIP6) + number)))
         .collect();
-    let all = groups(&config6(A, 100, true), &many);
+    let all = groups(&config6(A, 100, true), &many, 0);
     let seen = all.clone();
     let joined = lab.within("a", move || {
         // Per namespace since kernel 6.x where it can be set at all; 20 KiB was the limit for long.
@@ -162,7 +162,7 @@ fn a_snooping_switch_delivers_solicitations_and_adverts_to_members_alone() {
         solicitations(&lab, "a") == before
     });
     let of = |address| config6(address, 100, false);
-    let wanted = groups(&of(A), &[owned(VIP6)]);
+    let wanted = groups(&of(A), &[owned(VIP6)], 0);
     let held = ["a", "b"].map(|node| Held::new(&lab, node, wanted.clone()));
     for group in &wanted {
         wait_until(&format!("the switch to know {group}"), LONG, || {

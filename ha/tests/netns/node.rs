@@ -213,6 +213,7 @@ pub(crate) fn owned(address: impl Into<IpAddr>) -> OwnedAddress {
     OwnedAddress {
         address: address.into(),
         router: false,
+        leg: 0,
     }
 }
 
@@ -235,6 +236,7 @@ pub(crate) fn config(address: Ipv4Addr, interval_ms: u16) -> Config {
     let is_a = address == A;
     Config {
         ifname: "eth0".into(),
+        other_legs: Vec::new(),
         vrid: Vrid::new(51).unwrap(),
         priority: Priority::configured(if is_a { 150 } else { 100 }).unwrap(),
         advert_interval: Centiseconds::new(interval_ms / 10).unwrap(),

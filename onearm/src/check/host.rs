@@ -4,7 +4,7 @@ use ipnet::IpNet;
 
 use super::families;
 use super::findings::Findings;
-use crate::config::{Mode, NodeConfig, PairFile, Parsed, Role};
+use crate::config::{Mode, NodeConfig, PairFile, Parsed};
 
 /// An interface of the machine the files are for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,7 +32,7 @@ pub fn lint_host(node: &mut Parsed<NodeConfig>, pair: &mut PairFile, interfaces:
             ),
             Some(found)
                 if leg.vlan.is_none()
-                    && leg.role == Role::Service
+                    && leg.role.carries_traffic()
                     && !found
                         .addresses
                         .iter()
@@ -116,18 +116,18 @@ fn vips(node: &Parsed<NodeConfig>, file: &PairFile, interfaces: &[HostInterface]
     let pair = &file.parsed.config;
     let named = pair.named_legs();
     for (index, service) in pair.services.iter().enumerate() {
-        let only = node.config.only_service_leg().map(|leg| &*leg.name);
+        let only = node.config.only_vip_leg().map(|leg| &*leg.name);
         let leg = named
             .of(service.vip)
             .or(only)
             .and_then(|name| node.config.leg(name));
         let field = format!("{}.vip", file.service_path(index));
         let Some(leg) = leg else {
-            let mut service_legs = node.config.legs.iter().filter(|leg| leg.role == Role::Service);
-            if !service_legs
+            let mut vip_legs = node.config.legs.iter().filter(|leg| leg.role.holds_vips());
+            if !vip_legs
                 .any(|leg| connected(interfaces, &leg.interface).any(|net| net.contains(&service.vip)))
             {
-                let message = "no service leg has a network with this address, and `leg` is not written";
+                let message = "no leg for VIPs has a network with this address, and `leg` is not written";
                 findings.error("vip-without-leg", field, message, "write `leg` in the service");
             }
             continue;
@@ -163,7 +163,7 @@ fn vips(node: &Parsed<NodeConfig>, file: &PairFile, interfaces: &[HostInterface]
 
 /// In `dsr` a frame goes to the server as it is, and a router would send the packet back to the VIP's owner.
 fn direct(node: &Parsed<NodeConfig>, file: &PairFile, interfaces: &[HostInterface], findings: &mut Findings) {
-    let legs = node.config.legs.iter().filter(|leg| leg.role != Role::Peer);
+    let legs = node.config.legs.iter().filter(|leg| leg.role.carries_traffic());
     let networks: Vec<&IpNet> = legs
         .flat_map(|leg| connected(interfaces, &leg.interface))
         .collect();

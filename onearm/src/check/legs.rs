@@ -89,11 +89,11 @@ fn own(node: &Parsed<NodeConfig>, findings: &mut Findings) {
             );
         }
     }
-    if !node.is_draft() && node.config.legs.iter().all(|leg| leg.role != Role::Service) {
+    if !node.is_draft() && !node.config.legs.iter().any(|leg| leg.role.holds_vips()) {
         findings.error(
             "no-service-leg",
             "leg",
-            "no leg has role \"service\"",
+            "no leg has role \"service\" or \"outside\"",
             "VIPs and adverts need one",
         );
     }

@@ -28,9 +28,9 @@ impl NodeConfig {
         self.legs.iter().find(|leg| leg.name == name)
     }
 
-    /// The only leg of role `service`, where there is exactly one.
-    pub fn only_service_leg(&self) -> Option<&Leg> {
-        let mut legs = self.legs.iter().filter(|leg| leg.role == Role::Service);
+    /// The only leg that VIPs can be on without being named, where there is exactly one.
+    pub fn only_vip_leg(&self) -> Option<&Leg> {
+        let mut legs = self.legs.iter().filter(|leg| leg.role.holds_vips());
         legs.next().filter(|_| legs.next().is_none())
     }
 }
@@ -38,7 +38,7 @@ impl NodeConfig {
 /// The other node of the pair.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Peer {
-    /// Its own address on the service leg.
+    /// Its own address on the leg of the adverts.
     pub address: IpAddr,
     /// Interface of the peer link; `None` = there is none beside the leg.
     pub interface: Option<String>,
@@ -67,9 +67,9 @@ pub struct Leg {
 pub enum Role {
     /// VIPs, clients and servers.
     Service,
-    /// A network whose traffic goes out through the pair.
+    /// Servers, and what else has the pair as its way out.
     Inside,
-    /// The way out.
+    /// VIPs and clients.
     Outside,
     /// The link to the other node.
     Peer,
@@ -84,6 +84,16 @@ impl Role {
             Self::Outside => "outside",
             Self::Peer => "peer",
         }
+    }
+
+    /// Whether VIPs live there unless `pair.toml` says otherwise, and adverts prove it.
+    pub const fn holds_vips(self) -> bool {
+        matches!(self, Self::Service | Self::Outside)
+    }
+
+    /// Whether it has a program: balanced traffic comes and goes by it.
+    pub const fn carries_traffic(self) -> bool {
+        !matches!(self, Self::Peer)
     }
 }
 

@@ -63,6 +63,8 @@ pub(crate) struct HaLink {
     guardian: Arc<Mutex<Guardian>>,
     /// What it was given last and did not refuse.
     config: Option<Config>,
+    /// The owned set it was given last.
+    owned: Vec<OwnedAddress>,
 }
 
 /// A panic of another holder left it whole: each is changed by one call.
@@ -98,6 +100,7 @@ impl HaLink {
             conflicts,
             guardian,
             config: Some(config.clone()),
+            owned: owned.to_vec(),
         };
         let (news, heard) = mpsc::channel(NEWS);
         let begun = link
@@ -197,6 +200,23 @@ impl HaLink {
         self.end
             .send(&ToHa::Configure(Box::new(config.clone())), PATIENCE)?;
         self.config = Some(config);
+        Ok(())
+    }
+
+    /// Whether this is the owned set it was given last.
+    pub(crate) fn owns(&self, owned: &[OwnedAddress]) -> bool {
+        self.owned == owned
+    }
+
+    /// Gives it the owned set.
+    ///
+    /// # Errors
+    /// When it takes no orders.
+    pub(crate) fn own(&mut self, owned: Vec<OwnedAddress>) -> anyhow::Result<()> {
+        for message in owned_messages(&owned) {
+            self.end.send(&message, PATIENCE)?;
+        }
+        self.owned = owned;
         Ok(())
     }
 

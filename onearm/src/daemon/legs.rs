@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use onearm_dataplane::{AttachMode, Attached, AttachedMode, Dataplane, Error, LegAttach, egress_gate};
 use onearm_netcfg::Picture;
 
-use crate::config::{Attach, Leg, Role};
+use crate::config::{Attach, Leg};
 use crate::control::LegStatus;
 
 use super::gates::Gates;
@@ -66,14 +66,14 @@ impl Legs {
     pub(crate) fn all_bound(&self, configured: &[Leg]) -> bool {
         configured
             .iter()
-            .filter(|l| carries_traffic(l))
+            .filter(|l| l.role.carries_traffic())
             .all(|l| self.bound.contains_key(&l.name))
     }
 
     /// Legs that are there and not bound, or bound to an interface that is no more.
     pub(crate) fn unbound<'a>(&self, configured: &'a [Leg], picture: &Picture) -> Vec<(&'a Leg, u32)> {
         let present = |leg: &'a Leg| Some((leg, plan::leg_picture(leg, picture)?.link?.ifindex));
-        let traffic = configured.iter().filter(|l| carries_traffic(l));
+        let traffic = configured.iter().filter(|l| l.role.carries_traffic());
         traffic
             .filter_map(present)
             .filter(|(leg, ifindex)| self.bound(leg).is_none_or(|b| b.ifindex != *ifindex))
@@ -207,11 +207,6 @@ impl Legs {
             carrier: link.is_some_and(|l| l.carrier),
         }
     }
-}
-
-/// A leg of role `peer` carries no balanced traffic and no program.
-fn carries_traffic(leg: &Leg) -> bool {
-    leg.role != Role::Peer
 }
 
 const fn mode(attach: Attach) -> AttachMode {

@@ -281,22 +281,7 @@ impl Node {
     fn tables(&self, picture: &Picture) -> Tables {
         let (node, pair) = (&self.loaded.node, &self.loaded.pair);
         let named = pair.named_legs();
-        let leg_of = |address| {
-            let named = named
-                .of(address)
-                .and_then(|name| node.legs.iter().position(|l| l.name == name));
-            let holding = || {
-                node.legs.iter().position(|leg| {
-                    plan::leg_picture(leg, picture)
-                        .is_some_and(|l| l.connected().any(|net| net.contains(&address)))
-                })
-            };
-            let only = || {
-                node.only_service_leg()
-                    .and_then(|l| node.legs.iter().position(|o| o.name == l.name))
-            };
-            plan::leg_id(named.or_else(only).or_else(holding).unwrap_or(0))
-        };
+        let leg_of = |address| plan::leg_id(plan::leg_of(node, &named, picture, address));
         let is_up = |service: usize, server: usize| {
             let service = &pair.services[service];
             let key = ServerKey::of(service, &service.servers[server]);

@@ -18,6 +18,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval, sleep_until};
 
+use crate::config::Loaded;
 use crate::control::{NodeState, Severity};
 
 use super::ha_link::{HaLink, News};
@@ -43,7 +44,7 @@ struct Running {
     node: Node,
     lease: LeaseCell,
     /// Keeps NIC filters and snooping switches delivering adverts, and solicitations for owned IPv6 addresses.
-    memberships: Option<Memberships>,
+    memberships: Vec<Memberships>,
     /// Keeps the kernel from answering unicast adverts.
     known_protocol: Option<KnownProtocol>,
     ha: Option<(HaLink, mpsc::Receiver<News>)>,
@@ -86,7 +87,7 @@ pub(crate) async fn run(
     let mut running = Running {
         node,
         lease,
-        memberships: None,
+        memberships: Vec::new(),
         known_protocol: None,
         ha: None,
         ha_from: Instant::now(),
@@ -216,11 +217,17 @@ impl Running {
     }
 
     fn keep_memberships(&mut self) {
-        let pair = &self.node.loaded.pair;
-        let config = plan::ha_config(&self.node.loaded.node, pair, &self.node.picture.borrow());
+        let Loaded { node, pair, .. } = &*self.node.loaded;
+        let picture = self.node.picture.borrow();
         // The election is not on any leg yet; why, `keep_ha` says.
-        let Ok(Some(config)) = config else { return };
-        let groups = membership::groups(&config, &plan::owned(pair));
+        let Ok(Some(config)) = plan::ha_config(node, pair, &picture) else {
+            return;
+        };
+        let owned = plan::owned(node, pair, &picture);
+        drop(picture);
+        let legs: Vec<&String> = std::iter::once(&config.ifname)
+            .chain(&config.other_legs)
+            .collect();
         if self.known_protocol.is_none() {
             match KnownProtocol::open(&config) {
                 Ok(known) => self.known_protocol = Some(known),
@@ -228,13 +235,22 @@ impl Running {
             }
         }
         // The peer's network may be on another leg now.
-        let elsewhere = self.memberships.take_if(|m| m.ifname() != config.ifname);
-        drop(elsewhere);
-        let memberships = self
-            .memberships
-            .get_or_insert_with(|| Memberships::new(&config.ifname));
-        if let Err(error) = memberships.hold(&groups) {
-            tracing::warn!(%error, ifname = %config.ifname, "groups not joined");
+        self.memberships
+            .retain(|m| legs.iter().any(|leg| *leg == m.ifname()));
+        let mut again = false;
+        for (leg, number) in legs.into_iter().zip(0..) {
+            let groups = membership::groups(&config, &owned, number);
+            let known = self.memberships.iter().position(|m| m.ifname() == leg);
+            let at = known.unwrap_or_else(|| {
+                self.memberships.push(Memberships::new(leg));
+                self.memberships.len() - 1
+            });
+            if let Err(error) = self.memberships[at].hold(&groups) {
+                tracing::warn!(%error, ifname = %leg, "groups not joined");
+                again = true;
+            }
+        }
+        if again {
             self.again_by(Instant::now() + RETRY);
         }
     }
@@ -292,10 +308,11 @@ impl Running {
             }
         };
         if let Some((ha, _)) = &mut self.ha {
-            if ha.has(&config) {
+            let owned = plan::owned(&loaded.node, &loaded.pair, &picture);
+            if ha.has(&config) && ha.owns(&owned) {
                 return;
             }
-            match ha.configure(config) {
+            match ha.configure(config).and_then(|()| ha.own(owned)) {
                 // If they are refused again, so the HA process will say again.
                 Ok(()) => self.node.board.warn("ha", Vec::new()),
                 Err(error) => {
@@ -360,7 +377,8 @@ impl Running {
         &self,
         config: onearm_ha::config::Config,
     ) -> anyhow::Result<(HaLink, mpsc::Receiver<News>)> {
-        let owned = plan::owned(&self.node.loaded.pair);
+        let loaded = &self.node.loaded;
+        let owned = plan::owned(&loaded.node, &loaded.pair, &self.node.picture.borrow());
         let parts = self
             .node
             .ask(|d| Ok((d.lease_fd()?, d.lease_cell(GroupId::FIRST)?, d.keepalive_fds()?)));

@@ -2,13 +2,13 @@
 
 use onearm_netcfg::{LegPicture, Picture};
 
-use crate::config::{Leg, Mode, PairConfig, Role};
+use crate::config::{Leg, Mode, PairConfig};
 
 use super::mirror;
 
 /// A warning for each `dsr` server that is on no leg's network now: its new clients are dropped.
 pub(crate) fn off_link(configured: &[Leg], pair: &PairConfig, picture: &Picture) -> Vec<String> {
-    let legs = configured.iter().filter(|leg| leg.role != Role::Peer);
+    let legs = configured.iter().filter(|leg| leg.role.carries_traffic());
     let networks: Vec<_> = legs
         .filter_map(|leg| mirror::leg_picture(leg, picture))
         .flat_map(LegPicture::connected)

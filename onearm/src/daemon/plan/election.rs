@@ -3,17 +3,17 @@
 use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 use std::time::Duration;
 
-use onearm_ha::announce::{self, OwnedAddress};
+use onearm_ha::announce;
 use onearm_ha::config::{Config, MAX_LISTED, Transport, Wire};
 use onearm_ha::units::{Centiseconds, Priority, RangeError, Vrid};
 use onearm_ha::wire::advert::ChecksumForm;
 use onearm_netcfg::Picture;
 
-use crate::config::{self, Leg, NodeConfig, PairConfig, Role};
+use crate::config::{self, Leg, NodeConfig, PairConfig};
 
-use super::mirror;
+use super::{mirror, places};
 
-/// The leg on which adverts travel: the one whose network holds the peer's address, else the first service leg.
+/// The leg on which adverts travel: the one whose network holds the peer's address, else the only one that VIPs can be on.
 pub(crate) fn election_leg<'a>(node: &'a NodeConfig, picture: &Picture) -> Option<&'a Leg> {
     let peer = node.peer.address;
     // The network of link-local addresses is on every leg: it tells nothing.
@@ -23,8 +23,8 @@ pub(crate) fn election_leg<'a>(node: &'a NodeConfig, picture: &Picture) -> Optio
                 .is_some_and(|seen| seen.connected().any(|net| net.contains(&peer)))
     };
     // Adverts prove the leg that serves: one of role `peer` proves nothing of it.
-    let serving = node.legs.iter().filter(|leg| leg.role != Role::Peer);
-    serving.clone().find(holds).or_else(|| node.only_service_leg())
+    let serving = node.legs.iter().filter(|leg| leg.role.carries_traffic());
+    serving.clone().find(holds).or_else(|| node.only_vip_leg())
 }
 
 /// The node's own address towards the peer; `None` while the leg has none of the peer's family.
@@ -72,6 +72,10 @@ pub(crate) fn ha_config(
     let hundredths = u16::try_from(pair.ha.advert_interval.as_millis() / 10).unwrap_or(u16::MAX);
     Ok(Some(Config {
         ifname: leg.interface.clone(),
+        other_legs: places::other_legs(node, leg)
+            .iter()
+            .map(|other| other.interface.clone())
+            .collect(),
         vrid: Vrid::new(pair.ha.vrid)?,
         priority: Priority::configured(node.priority)?,
         advert_interval: Centiseconds::new(hundredths)?,
@@ -102,18 +106,6 @@ pub(crate) fn ha_config(
         announce_refresh: pair.ha.announce_refresh.unwrap_or(Duration::ZERO),
         main_silence: Config::MAIN_SILENCE,
     }))
-}
-
-/// The owned set in the order it is announced in.
-pub(crate) fn owned(pair: &PairConfig) -> Vec<OwnedAddress> {
-    let is_gateway = |address: &IpAddr| pair.gateways.iter().any(|g| g.address.addr() == *address);
-    pair.owned_addresses()
-        .into_iter()
-        .map(|address| OwnedAddress {
-            router: is_gateway(&address),
-            address,
-        })
-        .collect()
 }
 
 #[cfg(test)]

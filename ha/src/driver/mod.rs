@@ -8,6 +8,7 @@
 mod carrier;
 pub(crate) mod clock;
 mod counters;
+mod families;
 mod filter;
 mod leg;
 mod neighbour;

@@ -6,6 +6,7 @@ use std::os::fd::BorrowedFd;
 
 use super::clock::{self, ReceiveTimes};
 use super::counters::{DriverCounters, WireCounters};
+use super::families::Families;
 use super::leg::{Leg, LegView};
 use super::neighbour::PeerMac;
 use super::other::OtherLeg;
@@ -13,7 +14,7 @@ use super::sockets::{Heard, LegSockets};
 use super::{LeaseSink, advert_frames};
 use crate::announce::{self, Announcer, OwnedAddress};
 use crate::config::{Config, Transport, Wire};
-use crate::election::{Election, HeardAdvert, Input, LegFault, Output};
+use crate::election::{Alarm, Election, HeardAdvert, Input, LegFault, Output};
 use crate::error::Error;
 use crate::process::ToMain;
 use crate::units::{Centiseconds, MonoTime, Priority, Vrid};
@@ -23,6 +24,9 @@ use crate::wire::frame::{ETHERTYPE_ARP, Ethernet};
 use crate::wire::ipv6::{ETHERTYPE_IPV6, IPV6_LEN, PROTOCOL_ICMPV6};
 use crate::wire::ndp::{Kind, Message};
 use crate::wire::{Address, Mac, ParseError};
+
+/// One family may be silent for so long, or for ten intervals, while the other is heard. Nanoseconds.
+const FAMILY_PATIENCE_NANOS: u64 = 3_000_000_000;
 
 /// Everything that belongs to one configuration of one leg.
 #[derive(Debug)]
@@ -36,6 +40,9 @@ pub(super) struct Router {
     mac: Option<Mac>,
     pub(super) peer_mac: Option<Mac>,
     neighbour: PeerMac,
+    families: Families,
+    /// To be told with the next orders of the election.
+    alarms: Vec<Alarm>,
     pub(super) election: Election,
     pub(super) announcer: Announcer,
     pub(super) wire: WireCounters,
@@ -57,6 +64,8 @@ impl Router {
             mac: None,
             peer_mac: None,
             neighbour: PeerMac::default(),
+            families: Families::default(),
+            alarms: Vec::new(),
             election: Election::new(now, config.election()),
             announcer,
             wire: WireCounters::default(),
@@ -166,24 +175,34 @@ impl Router {
 
     fn hear_advert(&mut self, now: MonoTime, at: MonoTime, frame: &[u8]) {
         let config = &self.config;
-        let heard = match Ethernet::parse(frame) {
-            Ok(Ethernet {
-                ethertype: ETHERTYPE_IPV6,
-                ..
-            }) => understand(config, config.ipv6.as_ref(), at, frame),
-            Ok(_) | Err(_) => understand(config, config.ipv4.as_ref(), at, frame),
+        let ipv6 = Ethernet::parse(frame).is_ok_and(|ethernet| ethernet.ethertype == ETHERTYPE_IPV6);
+        let heard = if ipv6 {
+            understand(config, config.ipv6.as_ref(), at, frame)
+        } else {
+            understand(config, config.ipv4.as_ref(), at, frame)
         };
         match heard {
             Ok((src_mac, advert)) => {
                 if advert.source == self.election.settings().peer {
                     self.peer_mac = Some(src_mac);
                     self.neighbour.learn(now, src_mac);
+                    self.compare_families(now, ipv6);
                 }
                 self.election.handle(now, Input::AdvertReceived(advert));
             }
             Err(Unused::Spoiled(error)) => self.wire.count(error),
             Err(Unused::Misdirected) => self.wire.misdirected += 1,
             Err(Unused::OtherRouter) => self.wire.other_vrid += 1,
+        }
+    }
+
+    /// The peer was heard in one family; it should be heard in both where there are two.
+    fn compare_families(&mut self, now: MonoTime, ipv6: bool) {
+        let interval = self.election.status().learned_interval_nanos;
+        let patience = interval.saturating_mul(10).max(FAMILY_PATIENCE_NANOS);
+        if self.config.ipv4.is_some() && self.config.ipv6.is_some() && self.families.hear(now, ipv6, patience)
+        {
+            self.alarms.push(Alarm::FamilySilent { ipv6: !ipv6 });
         }
     }
 
@@ -256,6 +275,9 @@ impl Router {
         counters: &mut DriverCounters,
         mut tell: impl FnMut(ToMain),
     ) {
+        for alarm in self.alarms.drain(..) {
+            tell(ToMain::Alarm(alarm));
+        }
         while let Some(output) = self.election.poll_output() {
             match output {
                 Output::SendAdvert {

@@ -72,7 +72,7 @@ const ALARM_EVERY_NANOS: u64 = 60_000_000_000;
 
 /// When each kind of alarm was last raised.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct AlarmMemory([Option<MonoTime>; 8]);
+pub(super) struct AlarmMemory([Option<MonoTime>; 9]);
 
 impl AlarmMemory {
     /// Whether `alarm` may be raised now; remembers that it was.
@@ -86,6 +86,7 @@ impl AlarmMemory {
             Alarm::LeaseLapsed => 5,
             Alarm::Overslept => 6,
             Alarm::Contended => 7,
+            Alarm::FamilySilent { .. } => 8,
         };
         let last: &mut Option<MonoTime> = &mut self.0[kind];
         if last.is_some_and(|at| now.since(at) < ALARM_EVERY_NANOS) {

@@ -220,6 +220,11 @@ pub enum Alarm {
     },
     /// The peer lists other addresses.
     AddressListDiffers,
+    /// The peer is heard over one family only, though it should send over both.
+    FamilySilent {
+        /// It is IPv6 that is not heard.
+        ipv6: bool,
+    },
     /// Adverts cannot be sent.
     SendErrors,
     /// The process stalled past its own lease.

@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use onearm_ha::announce::OwnedAddress;
 use onearm_ha::config::{Config, Transport};
-use onearm_ha::election::Role;
+use onearm_ha::election::{Alarm, Role};
 use onearm_ha::membership::KnownProtocol;
 use onearm_ha::process::ToHa;
 use onearm_ha::units::Priority;
@@ -74,6 +74,11 @@ fn either_family_alone_carries_the_pair_and_the_loss_of_both_is_silence() {
         let heard = b.state().election_counters.adverts_received;
         b.wait_heard(heard + 20);
         assert_eq!(b.role(), Some(Role::Standby), "{family} lost");
+        if family == "ip6" {
+            wait_until("a word about the silent family", LONG, || {
+                b.notes.lock().unwrap().alarms == [Alarm::FamilySilent { ipv6: true }]
+            });
+        }
         lab.lose_nothing();
     }
     lab.lose("a", &["ip", "ip6"]);

@@ -26,6 +26,10 @@ pub(crate) fn alarm(alarm: Alarm) -> NewEvent {
         ),
         Alarm::IntervalClamped { .. } => ("interval-clamped", "set the same advert_interval on both nodes"),
         Alarm::AddressListDiffers => ("address-list-differs", "compare pair.toml of the two nodes"),
+        Alarm::FamilySilent { .. } => (
+            "family-silent",
+            "look for a switch or packet filter that drops the adverts of one IP version",
+        ),
         Alarm::SendErrors => (
             "adverts-not-sent",
             "look for a packet filter or a fault of the leg on this node",

@@ -29,7 +29,7 @@ demo: build ## The pair in a lab on this machine: balance, kill the Active, look
 bench: build ## Packet cost by test run, as ratios to a kernel hash lookup
 	@$(BIN)/onearm-bench $(ARGS)
 
-lab: build ## A shell in a running lab (TOPOLOGY=one-arm)
+lab: build ## A shell in a running lab (TOPOLOGY=one-arm or two-arms)
 	@$(BIN)/onearm-lab up $(or $(TOPOLOGY),one-arm)
 
 chaos: build ## Failover scenarios, RUNS each (default 5), at 1 s and 10 ms adverts

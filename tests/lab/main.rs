@@ -12,7 +12,9 @@ use onearm_lab::{
     report::Report,
     scenario::{self, Run, Wanted},
     service::Mode,
-    shell, vm,
+    shell,
+    topology::Arms,
+    vm,
 };
 
 /// Labs in network namespaces: scenarios that check the pair, a demonstration, and a shell for people.
@@ -74,9 +76,9 @@ struct RunArguments {
 
 #[derive(Debug, Args)]
 struct UpArguments {
-    /// Which topology; there is one-arm
-    #[arg(default_value = "one-arm", value_parser = ["one-arm"])]
-    topology: String,
+    /// Which topology: one-arm or two-arms
+    #[arg(default_value = "one-arm", value_parser = arms)]
+    topology: Arms,
     /// Start servers only, no pair
     #[arg(long)]
     empty: bool,
@@ -154,6 +156,14 @@ fn interval(text: &str) -> Result<Duration, String> {
 }
 
 /// Reads `dnat`, `both-nat`.
+fn arms(word: &str) -> Result<Arms, String> {
+    match word {
+        "one-arm" => Ok(Arms::One),
+        "two-arms" => Ok(Arms::Two),
+        _ => Err("there are one-arm and two-arms".to_owned()),
+    }
+}
+
 fn mode(text: &str) -> Result<Mode, String> {
     match text {
         "dnat" => Ok(Mode::Dnat),
@@ -244,6 +254,7 @@ fn run(arguments: RunArguments) -> Result<ExitCode> {
 fn up(arguments: UpArguments) -> Result<ExitCode> {
     lab::tear_down_on_signals(true)?;
     shell::open(&shell::Wanted {
+        arms: arguments.topology,
         mode: arguments.mode,
         interval: arguments.interval,
         kind: (!arguments.empty).then_some(arguments.nodes.peer),

@@ -89,6 +89,8 @@ pub struct PairSpec {
     pub announce: Vec<IpAddr>,
     /// Whether the peer is reached over `eth1` instead of the leg.
     pub peer_link: bool,
+    /// Whether VIPs are on leg `wan` (`eth0`), gateways and servers on leg `lan` (`eth1`).
+    pub two_arms: bool,
     /// Flow-table size.
     pub max_flows: u32,
     /// Interval of health checks.
@@ -140,6 +142,7 @@ impl PairSpec {
             ],
             announce: vec![VIP.into()],
             peer_link: false,
+            two_arms: false,
             max_flows: 65_536,
             check_interval: Duration::from_millis(500),
             announce_rate: None,
@@ -158,6 +161,17 @@ impl PairSpec {
                     server.address = topology::address6(&server.name).into();
                 }
             }
+        }
+        self
+    }
+
+    /// The same with VIPs outside and servers inside.
+    #[must_use]
+    pub fn with_two_arms(mut self) -> Self {
+        self.two_arms = true;
+        self.gateways = vec![topology::INSIDE_GATEWAY.into()];
+        for server in self.services.iter_mut().flat_map(|service| &mut service.servers) {
+            server.address = topology::inside_address(&server.name).into();
         }
         self
     }

@@ -7,13 +7,15 @@ use anyhow::{Context as _, Result};
 use crate::{
     node::{Kind, Pair},
     service::{Mode, PairSpec},
-    topology::{NODES, OneArm, Options, SERVERS},
+    topology::{Arms, NODES, OneArm, Options, SERVERS},
     traffic,
 };
 
 /// What the lab should hold.
 #[derive(Clone, Debug)]
 pub struct Wanted {
+    /// Where the servers are.
+    pub arms: Arms,
     /// Mode of the services.
     pub mode: Mode,
     /// Advert interval.
@@ -29,9 +31,15 @@ pub struct Wanted {
 /// # Errors
 /// When something does not come up or there is no shell.
 pub fn open(wanted: &Wanted) -> Result<()> {
-    let lab = OneArm::build(Options::default())?;
+    let lab = OneArm::build(Options {
+        arms: wanted.arms,
+        ..Options::default()
+    })?;
     let _servers = traffic::start_servers(&lab, &["s1", "s2", "s3", "rem", "out"])?;
-    let spec = PairSpec::web_and_echo(wanted.mode, wanted.interval);
+    let mut spec = PairSpec::web_and_echo(wanted.mode, wanted.interval);
+    if wanted.arms == Arms::Two {
+        spec = spec.with_two_arms();
+    }
     let mut pair = match wanted.kind {
         Some(kind) => Some(Pair::prepare(kind, &lab, &spec, &wanted.bin_dir)?),
         None => None,
@@ -82,12 +90,12 @@ fn greeting(lab: &OneArm, wanted: &Wanted) -> String {
         }
     }
     let names: Vec<&str> = lab.names().collect();
-    writeln!(
-        text,
-        "echo 'One-arm lab: 192.168.100.0/24, VIP .100, gateway .1, servers {}.'",
-        SERVERS.join(" ")
-    )
-    .ok();
+    let drawing = if wanted.arms == Arms::Two {
+        "Two arms: VIP 192.168.100.100 outside, gateway 10.1.0.1 inside"
+    } else {
+        "One-arm lab: 192.168.100.0/24, VIP .100, gateway .1"
+    };
+    writeln!(text, "echo '{drawing}, servers {}.'", SERVERS.join(" ")).ok();
     writeln!(
         text,
         "echo 'NAME COMMAND runs it inside: sw {}.  Example: out curl 192.168.100.100'",

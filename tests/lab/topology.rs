@@ -6,6 +6,9 @@
 //!  cl  192.168.100.70  (LAN client) ─────────┤            └── mon  192.168.100.60 (monitor port)
 //!                lb1 .2, lb2 .3 (default route: .254) ────┘   VIP .100 and gateway .1 belong to the pair
 //! ```
+//!
+//! With two arms the servers are on a switch of their own, 10.1.0.0/24, and the nodes between both: `eth1` of each node is
+//! 10.1.0.2 and .3, the servers' default route is the pair's 10.1.0.1.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -22,6 +25,8 @@ use crate::{
 pub const VIP: Ipv4Addr = Ipv4Addr::new(192, 168, 100, 100);
 /// Gateway address of the pair: the servers' default route.
 pub const GATEWAY: Ipv4Addr = Ipv4Addr::new(192, 168, 100, 1);
+/// Gateway address of a pair with two arms.
+pub const INSIDE_GATEWAY: Ipv4Addr = Ipv4Addr::new(10, 1, 0, 1);
 /// The router on the segment.
 pub const ROUTER: Ipv4Addr = Ipv4Addr::new(192, 168, 100, 254);
 /// The client behind the router.
@@ -62,6 +67,18 @@ pub struct Options {
     pub forwarding: bool,
     /// Whether everybody has an IPv6 address beside the IPv4 one.
     pub ipv6: bool,
+    /// Where the servers are.
+    pub arms: Arms,
+}
+
+/// Legs of a node that carry balanced traffic.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Arms {
+    /// Clients and servers are on one segment.
+    #[default]
+    One,
+    /// Servers are on a switch of their own, with the nodes between.
+    Two,
 }
 
 /// An address family.
@@ -88,6 +105,7 @@ impl Family {
 pub struct OneArm {
     lab: Lab,
     switch: Switch,
+    inside: Option<Switch>,
     spaces: Vec<(&'static str, Namespace)>,
     pass: PassThrough,
     ipv6: bool,
@@ -103,6 +121,22 @@ pub fn address(short: &str) -> Ipv4Addr {
         "rem" => REMOTE,
         _ => Ipv4Addr::new(192, 168, 100, last_byte(short)),
     }
+}
+
+/// Address of a node or server on the inside of two arms.
+///
+/// # Panics
+/// As [`address`].
+pub fn inside_address(short: &str) -> Ipv4Addr {
+    Ipv4Addr::new(10, 1, 0, last_byte(short))
+}
+
+/// MAC of a node on the inside of two arms: 02:00:00:00:03 and the last byte of its address.
+///
+/// # Panics
+/// As [`address`].
+pub fn inside_mac(short: &str) -> [u8; 6] {
+    [2, 0, 0, 0, 3, last_byte(short)]
 }
 
 /// IPv6 address of a port of the segment or of a host behind the router: 2001:db8:100::/64, 2001:db8:10::/64,
@@ -157,10 +191,26 @@ impl OneArm {
     pub fn build(options: Options) -> Result<Self> {
         let lab = Lab::new()?;
         let switch = Switch::create(lab.namespace("sw")?, options.variant)?;
+        let inside = if options.arms == Arms::Two {
+            Some(Switch::create(lab.namespace("in")?, options.variant)?)
+        } else {
+            None
+        };
         let mut spaces = Vec::new();
         for (short, byte) in PORTS {
             let ns = lab.namespace(short)?;
+            if let Some(inside) = inside.as_ref().filter(|_| SERVERS.contains(&short)) {
+                inside.plug(short, &ns, "eth0", &colons(mac(short)))?;
+                ns.run(&format!("ip addr add {}/24 dev eth0", inside_address(short)))?;
+                ns.run(&format!("ip route add default via {INSIDE_GATEWAY}"))?;
+                spaces.push((short, ns));
+                continue;
+            }
             switch.plug(short, &ns, "eth0", &colons(mac(short)))?;
+            if let Some(inside) = inside.as_ref().filter(|_| NODES.contains(&short)) {
+                inside.plug(short, &ns, "eth1", &colons(inside_mac(short)))?;
+                ns.run(&format!("ip addr add {}/24 dev eth1", inside_address(short)))?;
+            }
             ns.run(&format!("ip addr add 192.168.100.{byte}/24 dev eth0"))?;
             let router = match short {
                 "rt" => None,
@@ -175,9 +225,13 @@ impl OneArm {
         let ports = NODES.map(Switch::port);
         let mut pass = PassThrough::load()?;
         pass.attach(switch.ns(), &ports)?;
+        if let Some(inside) = &inside {
+            pass.attach(inside.ns(), &ports)?;
+        }
         let mut built = Self {
             lab,
             switch,
+            inside,
             spaces,
             pass,
             ipv6: options.ipv6,
@@ -294,6 +348,11 @@ impl OneArm {
     /// The switch.
     pub fn switch(&self) -> &Switch {
         &self.switch
+    }
+
+    /// The switch of the inside, where there are two arms.
+    pub fn inside(&self) -> Option<&Switch> {
+        self.inside.as_ref()
     }
 
     /// The holder of the prefix, the run folder and the teardown.

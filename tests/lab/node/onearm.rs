@@ -289,13 +289,26 @@ pub(crate) fn node_toml(index: usize, spec: &PairSpec) -> String {
             )
         }
     };
-    format!(
-        "name = \"{}\"\nid = {}\npriority = {}\npeer = {peer}\n\n[[leg]]\nname = \"lan\"\ninterface = \"eth0\"\n\
-         vlan = \"none\"\nrole = \"service\"\nattach = \"native\"\n",
+    let mut text = format!(
+        "name = \"{}\"\nid = {}\npriority = {}\npeer = {peer}\n",
         NODES[index],
         index + 1,
         spec.priorities[index]
-    )
+    );
+    let legs: &[(&str, &str, &str)] = if spec.two_arms {
+        &[("wan", "eth0", "outside"), ("lan", "eth1", "inside")]
+    } else {
+        &[("lan", "eth0", "service")]
+    };
+    for (name, interface, role) in legs {
+        // Writing to a String cannot fail.
+        write!(
+            text,
+            "\n[[leg]]\nname = \"{name}\"\ninterface = \"{interface}\"\nvlan = \"none\"\nrole = \"{role}\"\nattach = \"native\"\n"
+        )
+        .ok();
+    }
+    text
 }
 
 /// What `pair.toml` says for `spec`.
@@ -328,12 +341,12 @@ pub fn pair_toml(spec: &PairSpec) -> String {
         .ok();
     }
     for service in &spec.services {
-        write_service(&mut text, service, spec.check_interval);
+        write_service(&mut text, service, spec);
     }
     text
 }
 
-fn write_service(text: &mut String, service: &Service, check: Duration) {
+fn write_service(text: &mut String, service: &Service, spec: &PairSpec) {
     let ports: Vec<String> = service.ports.iter().map(u16::to_string).collect();
     writeln!(
         text,
@@ -348,13 +361,13 @@ fn write_service(text: &mut String, service: &Service, check: Duration) {
     if let IpAddr::V4(vip) = service.vip
         && vip.octets()[..3] != topology::VIP.octets()[..3]
     {
-        writeln!(text, "leg = \"lan\"").ok();
+        writeln!(text, "leg = \"{}\"", if spec.two_arms { "wan" } else { "lan" }).ok();
     }
     if service.checked {
         writeln!(
             text,
             "check = {{ type = \"tcp\", interval = \"{}ms\", timeout = \"250ms\", rise = 1, fall = 2 }}",
-            check.as_millis()
+            spec.check_interval.as_millis()
         )
         .ok();
     }

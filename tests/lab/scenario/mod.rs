@@ -11,6 +11,7 @@ mod promiscuous;
 mod restore;
 mod scale;
 mod smoke;
+mod two_arms;
 mod vm;
 
 use std::{
@@ -78,6 +79,7 @@ pub fn all() -> Vec<Scenario> {
     list.extend(failover::scenarios());
     list.push(dead_node::scenario());
     list.push(modes::scenario());
+    list.push(two_arms::scenario());
     list.push(promiscuous::scenario());
     list.push(scale::scenario());
     list.extend(restore::scenarios());

@@ -151,6 +151,25 @@ pub fn address6(short: &str) -> Ipv6Addr {
     Ipv6Addr::new(0x2001, 0xdb8, digits(net), 0, 0, 0, 0, digits(last))
 }
 
+/// Link-local address of a port of the segment, as the kernel makes it from the MAC (RFC 4291, appendix A).
+///
+/// # Panics
+/// As [`address`].
+pub fn link_local(short: &str) -> Ipv6Addr {
+    let mac = mac(short).map(u16::from);
+    let pair = |high, low| high << 8 | low;
+    Ipv6Addr::new(
+        0xfe80,
+        0,
+        0,
+        0,
+        pair(mac[0] ^ 2, mac[1]),
+        pair(mac[2], 0xff),
+        pair(0xfe, mac[3]),
+        pair(mac[4], mac[5]),
+    )
+}
+
 /// MAC of a host: 02:00:00:00:00 and the last byte of its address on the segment, 02:00:00:00:01:… behind the router.
 ///
 /// # Panics

@@ -26,7 +26,9 @@ pub(super) fn judge(
             remedy,
         );
     }
-    adverts(node, &owned, of_node);
+    if !file.parsed.is_draft() {
+        adverts(node, &owned, of_node);
+    }
     let networks: Vec<IpNet> = pair.gateways.iter().map(|g| g.network).collect();
     let mut not_a_host = |field: String, address: IpAddr| {
         if let Some((network, what)) = reserved(&networks, address) {
@@ -94,22 +96,18 @@ pub(super) fn judge(
     direct(file, of_pair);
 }
 
-/// What the family of `peer.address`, in which the adverts are, asks for.
+/// Adverts are of the family of `peer.address`. Over IPv6 they need no owned address: the first is link-local.
 fn adverts(node: &Parsed<NodeConfig>, owned: &BTreeSet<IpAddr>, findings: &mut Findings) {
     if node.is_draft() {
         return;
     }
-    let mut refuse = |message, remedy| findings.error("peer-family", "peer.address", message, remedy);
-    match node.config.peer.address {
-        IpAddr::V4(_) if !owned.is_empty() && owned.iter().all(IpAddr::is_ipv6) => refuse(
+    if node.config.peer.address.is_ipv4() && !owned.is_empty() && owned.iter().all(IpAddr::is_ipv6) {
+        findings.error(
+            "peer-family",
+            "peer.address",
             "adverts over IPv4 carry an owned IPv4 address, and the pair owns none",
-            "write the other node's link-local IPv6 address on the service leg",
-        ),
-        IpAddr::V6(peer) if !peer.is_unicast_link_local() => refuse(
-            "adverts over IPv6 come from link-local addresses (RFC 9568)",
-            "write the other node's address on the service leg that begins with fe80",
-        ),
-        IpAddr::V4(_) | IpAddr::V6(_) => {}
+            "write the other node's IPv6 address on the service leg",
+        );
     }
 }
 

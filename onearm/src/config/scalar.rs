@@ -14,8 +14,6 @@ use super::walk::{Field, Walk};
 const ADDRESS_REMEDY: &str = "write for example \"192.168.100.100\" or \"2001:db8::100\"";
 const NETWORK_REMEDY: &str =
     "write address/length, for example \"192.168.100.0/24\" or \"2001:db8:100::/64\"";
-/// Whether IPv6 addresses are taken.
-const IPV6: bool = false;
 
 impl Walk<'_> {
     /// A name for something of the configuration: letters, digits, `-`, `_`, `.`.
@@ -88,27 +86,11 @@ impl Walk<'_> {
             self.error(field, "address", message, ADDRESS_REMEDY);
             return None;
         };
-        if !self.in_this_build(field, address) {
-            return None;
-        }
         if let Some(what) = not_unicast(address) {
             self.error(field, "address", what, "write the address of one host");
             return None;
         }
         Some(address)
-    }
-
-    fn in_this_build(&mut self, field: &Field<'_>, address: IpAddr) -> bool {
-        let is_there = address.is_ipv4() || IPV6;
-        if !is_there {
-            self.error(
-                field,
-                "not-in-this-build",
-                "IPv6 is not in this build",
-                "write an IPv4 address or prefix",
-            );
-        }
-        is_there
     }
 
     /// An address with the length of its network, `192.168.100.1/24`.
@@ -152,10 +134,9 @@ impl Walk<'_> {
     fn network(&mut self, field: &Field<'_>) -> Option<IpNet> {
         let text = self.text(field)?;
         if let Ok(net) = text.parse::<IpNet>() {
-            return self.in_this_build(field, net.addr()).then_some(net);
+            return Some(net);
         }
         let (message, remedy) = match text.parse::<IpAddr>() {
-            Ok(address) if !self.in_this_build(field, address) => return None,
             Ok(address) => {
                 let usual = if address.is_ipv4() { 24 } else { 64 };
                 (

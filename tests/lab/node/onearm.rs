@@ -283,10 +283,13 @@ pub(crate) fn node_toml(index: usize, spec: &PairSpec) -> String {
         (true, 0) => "{ address = \"10.77.0.2\", interface = \"eth1\" }".to_owned(),
         (true, _) => "{ address = \"10.77.0.1\", interface = \"eth1\" }".to_owned(),
         (false, _) => {
-            format!(
-                "{{ address = \"{}\", interface = \"eth0\" }}",
-                topology::address(NODES[1 - index])
-            )
+            let peer = NODES[1 - index];
+            let address: IpAddr = if spec.announce.iter().all(IpAddr::is_ipv6) {
+                topology::link_local(peer).into()
+            } else {
+                topology::address(peer).into()
+            };
+            format!("{{ address = \"{address}\", interface = \"eth0\" }}")
         }
     };
     let mut text = format!(

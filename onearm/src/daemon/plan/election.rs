@@ -1,12 +1,12 @@
 //! From the configuration to the HA process's settings. Pure.
 
-use std::net::{IpAddr, SocketAddr, SocketAddrV6};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::time::Duration;
 
 use onearm_ha::announce;
 use onearm_ha::config::{Config, MAX_LISTED, Transport, Wire};
 use onearm_ha::units::{Centiseconds, Priority, RangeError, Vrid};
-use onearm_ha::wire::advert::ChecksumForm;
+use onearm_ha::wire::advert::{ChecksumForm, with_link_local};
 use onearm_netcfg::Picture;
 
 use crate::config::{self, Leg, NodeConfig, PairConfig};
@@ -66,9 +66,35 @@ pub(crate) fn ha_config(
     let Some(address) = own_address(node, leg, picture) else {
         return Ok(None);
     };
-    let (IpAddr::V4(address), IpAddr::V4(peer)) = (address, node.peer.address) else {
-        return Ok(None);
+    let vrid = Vrid::new(pair.ha.vrid)?;
+    let (mut ipv4, mut ipv6) = (None, None);
+    let mut transport = match pair.ha.transport {
+        config::Transport::Multicast => Transport::Multicast,
+        config::Transport::Unicast => Transport::Unicast,
     };
+    match (address, node.peer.address) {
+        (IpAddr::V4(address), IpAddr::V4(peer)) => {
+            let announce = listed(pair, MAX_LISTED, v4);
+            ipv4 = Some(Wire {
+                address,
+                peer,
+                announce,
+            });
+        }
+        (IpAddr::V6(address), IpAddr::V6(peer)) => {
+            let announce = with_link_local(vrid, &listed(pair, MAX_LISTED - 1, v6));
+            // Adverts to the group come from link-local addresses (RFC 9568 §5.1.2.1).
+            if !peer.is_unicast_link_local() {
+                transport = Transport::Unicast;
+            }
+            ipv6 = Some(Wire {
+                address,
+                peer,
+                announce,
+            });
+        }
+        (IpAddr::V4(_), IpAddr::V6(_)) | (IpAddr::V6(_), IpAddr::V4(_)) => return Ok(None),
+    }
     let hundredths = u16::try_from(pair.ha.advert_interval.as_millis() / 10).unwrap_or(u16::MAX);
     Ok(Some(Config {
         ifname: leg.interface.clone(),
@@ -76,30 +102,14 @@ pub(crate) fn ha_config(
             .iter()
             .map(|other| other.interface.clone())
             .collect(),
-        vrid: Vrid::new(pair.ha.vrid)?,
+        vrid,
         priority: Priority::configured(node.priority)?,
         advert_interval: Centiseconds::new(hundredths)?,
         preempt: pair.ha.preempt,
         preferred: node.id.get() == 1,
-        ipv4: Some(Wire {
-            address,
-            peer,
-            announce: pair
-                .ha
-                .announce
-                .iter()
-                .filter_map(|address| match address {
-                    IpAddr::V4(address) => Some(*address),
-                    IpAddr::V6(_) => None,
-                })
-                .take(MAX_LISTED)
-                .collect(),
-        }),
-        ipv6: None,
-        transport: match pair.ha.transport {
-            config::Transport::Multicast => Transport::Multicast,
-            config::Transport::Unicast => Transport::Unicast,
-        },
+        ipv4,
+        ipv6,
+        transport,
         checksum: ChecksumForm::PseudoHeader,
         announce_rate: pair.ha.announce_rate.min(announce::Settings::MOST_RATE),
         announce_rounds: Config::ANNOUNCE_ROUNDS,
@@ -108,10 +118,35 @@ pub(crate) fn ha_config(
     }))
 }
 
+/// The addresses of one family that adverts carry: those of `ha.announce`, else the first owned one.
+fn listed<A>(pair: &PairConfig, most: usize, of_family: impl Fn(IpAddr) -> Option<A>) -> Vec<A> {
+    let configured = pair.ha.announce.iter().copied().filter_map(&of_family);
+    let mut listed: Vec<A> = configured.take(most).collect();
+    if listed.is_empty() {
+        listed.extend(pair.owned_addresses().into_iter().find_map(of_family));
+    }
+    listed
+}
+
+fn v4(address: IpAddr) -> Option<Ipv4Addr> {
+    match address {
+        IpAddr::V4(address) => Some(address),
+        IpAddr::V6(_) => None,
+    }
+}
+
+fn v6(address: IpAddr) -> Option<Ipv6Addr> {
+    match address {
+        IpAddr::V6(address) => Some(address),
+        IpAddr::V4(_) => None,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::{election_leg, ha_config, own_address};
     use crate::config::{Source, parse_node, parse_pair};
+    use onearm_ha::config::Transport;
     use onearm_netcfg::{IfName, LegPicture, Picture};
 
     const NODE: &str = include_str!("../../../../etc/examples/node-lb1.toml");
@@ -125,6 +160,56 @@ mod tests {
         let mut picture = Picture::default();
         picture.legs.insert(IfName::new(interface).unwrap(), leg);
         picture
+    }
+
+    #[test]
+    fn adverts_are_of_the_peers_family_and_go_to_the_group_between_link_local_addresses() {
+        let pair = include_str!("../../../tests/check/both-families/pair.toml");
+        let pair = parse_pair(Source::new("pair.toml", pair)).parsed.config;
+        let addresses = ["192.168.100.2/24", "2001:db8:100::2/64", "fe80::2/64"];
+        for (peer, own, transport, listed) in [
+            (
+                "192.168.100.3",
+                "192.168.100.2",
+                Transport::Multicast,
+                "192.168.100.100",
+            ),
+            ("fe80::3", "fe80::2", Transport::Multicast, "2001:db8:100::100"),
+            (
+                "2001:db8:100::3",
+                "2001:db8:100::2",
+                Transport::Unicast,
+                "2001:db8:100::100",
+            ),
+            // Behind a router: any address that is not of the link alone.
+            (
+                "2001:db8:200::3",
+                "2001:db8:100::2",
+                Transport::Unicast,
+                "2001:db8:100::100",
+            ),
+        ] {
+            let node = parse_node(Source::new("node.toml", NODE.replace("192.168.100.3", peer))).config;
+            let picture = with_addresses(&node.legs[0].interface, &addresses);
+            let config = ha_config(&node, &pair, &picture).unwrap().unwrap();
+            assert_eq!(config.errors(), [], "{peer}");
+            assert_eq!(config.transport, transport, "{peer}");
+            let (address, last) = match (&config.ipv4, &config.ipv6) {
+                (Some(four), None) => (
+                    four.address.to_string(),
+                    four.announce.last().unwrap().to_string(),
+                ),
+                (None, Some(six)) => (six.address.to_string(), six.announce.last().unwrap().to_string()),
+                both_or_none => panic!("{both_or_none:?}"),
+            };
+            assert_eq!((&*address, &*last), (own, listed));
+        }
+        let four_only = parse_node(Source::new("node.toml", NODE.replace("192.168.100.3", "fe80::3"))).config;
+        let picture = with_addresses(&four_only.legs[0].interface, &addresses[..2]);
+        assert!(
+            ha_config(&four_only, &pair, &picture).unwrap().is_none(),
+            "nothing to send from yet"
+        );
     }
 
     #[test]

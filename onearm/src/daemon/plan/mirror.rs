@@ -172,7 +172,7 @@ fn way(route: &MirrorRoute, id_of: impl Fn(&IfName) -> Option<u8>) -> (Via, Opti
 
 #[cfg(test)]
 mod tests {
-    use super::{held_by_the_kernel, next_hops};
+    use super::{address, connected, held_by_the_kernel, next_hops};
     use crate::config::{Source, parse_node, parse_pair};
     use ipnet::IpNet;
     use onearm_dataplane::{RouteSpec, Via};
@@ -199,6 +199,32 @@ mod tests {
         let warnings = held_by_the_kernel(&legs, &pair, &picture);
         assert_eq!(warnings.len(), 2, "{warnings:?}");
         assert!(warnings[0].starts_with("192.168.100.100 "));
+    }
+
+    #[test]
+    fn the_network_of_link_local_addresses_makes_nobody_a_neighbour() {
+        let legs = parse_node(Source::new("node.toml", NODE)).config.legs;
+        let leg = IfName::new(&legs[0].interface).unwrap();
+        let mut picture = Picture::default();
+        let addresses = ["fe80::2/64", "2001:db8:100::2/64", "2001:db8:100::3/128"];
+        let there = LegPicture {
+            addresses: addresses.map(|a| a.parse().unwrap()).into(),
+            link: Some(onearm_netcfg::LinkPicture {
+                ifindex: 7,
+                mac: Some(onearm_netcfg::Mac([2, 0, 0, 0, 0, 1])),
+                mtu: 1_500,
+                up: true,
+                carrier: true,
+            }),
+            ..LegPicture::default()
+        };
+        assert_eq!(address(&there), Some("2001:db8:100::2".parse().unwrap()));
+        picture.legs.insert(leg, there);
+        assert_eq!(connected(&picture), ["2001:db8:100::/64".parse().unwrap()]);
+        let spec = super::legs(&legs, &picture, |_| None).remove(0);
+        assert_eq!(spec.addr, None);
+        assert_eq!(spec.addr6, Some("2001:db8:100::2".parse().unwrap()));
+        assert_eq!(spec.link_local, Some("fe80::2".parse().unwrap()));
     }
 
     #[test]

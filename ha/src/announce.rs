@@ -307,11 +307,7 @@ impl Announcer {
             (State::Owner(_), Input::ConflictSeen(address)) => self.answer_conflict(now, address),
             (State::Owner(schedule), Input::SendFailed(address)) => {
                 self.counters.send_errors += 1;
-                if self.owns(address) && !self.urgent.contains(&address) {
-                    self.urgent.push_back(address);
-                }
-                let tick_at = schedule.tick_at.max(now.plus(RETRY_NANOS));
-                self.state = State::Owner(Schedule { tick_at, ..schedule });
+                self.repeat(now, address, schedule);
             }
             (State::Owner(_), Input::DeadlineReached) => self.hand_out(now),
             (State::Silent, Input::AnnouncementsDoubtful | Input::DeadlineReached) => {}
@@ -323,6 +319,24 @@ impl Announcer {
                 }
             }
         }
+    }
+
+    /// Sends again what failed. On the leg of the adverts soon: without it the term ends. On another one, which may be
+    /// down for long, with the next pass, so that it holds up nobody else.
+    fn repeat(&mut self, now: MonoTime, address: IpAddr, schedule: Schedule) {
+        let Some(position) = self.index.get(&address).copied() else {
+            return;
+        };
+        let owned = &mut self.owned[position];
+        if owned.is.leg != 0 {
+            owned.left = owned.left.saturating_add(1);
+            return;
+        }
+        if !self.urgent.contains(&address) {
+            self.urgent.push_back(address);
+        }
+        let tick_at = schedule.tick_at.max(now.plus(RETRY_NANOS));
+        self.state = State::Owner(Schedule { tick_at, ..schedule });
     }
 
     /// Gives every address at least `left` announcements, or none.

@@ -355,6 +355,41 @@ fn a_failed_send_is_repeated_after_a_pause() {
 }
 
 #[test]
+fn a_leg_that_cannot_send_holds_up_no_other_and_is_told_within_two_seconds_of_its_return() {
+    let mut bench = Bench::new(settings(), 0);
+    let elsewhere = |number| OwnedAddress {
+        leg: 1,
+        ..owned(number)
+    };
+    let all: Vec<_> = (0..100).map(elsewhere).chain((100..200).map(owned)).collect();
+    bench.announcer.set_owned(bench.now, &all);
+    bench.give(Input::LeaseTaken);
+    // Everything that is ordered for the first hundred fails, for ten seconds.
+    let (mut begun, mut told) = (bench.now, BTreeMap::new());
+    for up in [false, true] {
+        let end = begun.plus(if up { 2_000 } else { 10_000 } * MS);
+        while let Some(due) = bench.announcer.deadline().filter(|due| *due <= end) {
+            bench.now = due.max(bench.now);
+            bench.announcer.handle(bench.now, Input::DeadlineReached);
+            while let Some(Output::Announce { owned, .. }) = bench.announcer.poll_output() {
+                if owned.leg == 1 && !up {
+                    bench
+                        .announcer
+                        .handle(bench.now, Input::SendFailed(owned.address));
+                } else {
+                    told.entry(owned.address).or_insert(bench.now);
+                }
+            }
+        }
+        for number in if up { 0..100 } else { 100..200 } {
+            let after = told[&address(number)].since(begun) / MS;
+            assert!(after <= 2_000, "{number}: told after {after} ms");
+        }
+        begun = end;
+    }
+}
+
+#[test]
 fn too_many_and_repeated_addresses_are_left_out() {
     let mut announcer = Announcer::new(settings());
     let many: Vec<_> = (0..9_000).chain(0..9_000).map(owned).collect();

@@ -17,14 +17,10 @@ pub(super) fn judge(
     let pair = &file.parsed.config;
     let owned = pair.owned_addresses();
     let peer = node.config.peer.address;
-    if owned.contains(&peer) {
+    for (key, _) in node.config.peer.addresses().filter(|(_, a)| owned.contains(a)) {
         let remedy = "write the other node's own address, one the pair does not own";
-        of_node.error(
-            "peer-is-owned",
-            "peer.address",
-            "it is an owned address of the pair",
-            remedy,
-        );
+        let message = "it is an owned address of the pair";
+        of_node.error("peer-is-owned", key, message, remedy);
     }
     if !file.parsed.is_draft() {
         adverts(node, &owned, of_node);

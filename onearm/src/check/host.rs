@@ -61,14 +61,11 @@ pub fn lint_host(node: &mut Parsed<NodeConfig>, pair: &mut PairFile, interfaces:
             .iter()
             .find(|i| i.addresses.iter().any(|net| net.addr() == address))
     };
-    if local(config.peer.address).is_some() && !node.is_draft() {
-        let message = "it is this machine's own address";
-        of_node.error(
-            "peer-is-local",
-            "peer.address",
-            message,
-            "write the other node's address",
-        );
+    for (key, address) in config.peer.addresses() {
+        if local(address).is_some() && !node.is_draft() {
+            let message = "it is this machine's own address";
+            of_node.error("peer-is-local", key, message, "write the other node's address");
+        }
     }
     let file = &*pair;
     let mut own = |field: String, address, what: &str| {

@@ -25,14 +25,12 @@ pub fn lint_nodes(first: &Parsed<NodeConfig>, second: &mut Parsed<NodeConfig>) {
             "give each node a name of its own",
         );
     }
-    if one.peer.address == two.peer.address {
-        let message = format!("{other} names the same peer");
-        findings.error(
-            "same-peer",
-            "peer.address",
-            message,
-            "each node names the other one's address",
-        );
+    for (key, address) in two.peer.addresses() {
+        if one.peer.addresses().any(|(_, same)| same == address) {
+            let message = format!("{other} names the same peer");
+            let remedy = "each node names the other one's address";
+            findings.error("same-peer", key, message, remedy);
+        }
     }
     for (index, leg) in two.legs.iter().enumerate() {
         match one.leg(&leg.name) {

@@ -1,4 +1,4 @@
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
@@ -40,10 +40,20 @@ impl NodeConfig {
 pub struct Peer {
     /// Its own address on the leg of the adverts.
     pub address: IpAddr,
+    /// Beside an IPv4 [`Self::address`]: its link-local address there; adverts then go over both families.
+    pub address6: Option<Ipv6Addr>,
     /// Interface of the peer link; `None` = there is none beside the leg.
     pub interface: Option<String>,
     /// File of the pair's key; not read while `ha.auth` is `none`.
     pub key_file: Option<PathBuf>,
+}
+
+impl Peer {
+    /// Every address adverts go to, with the key it is written under.
+    pub fn addresses(&self) -> impl Iterator<Item = (&'static str, IpAddr)> {
+        let six = self.address6.map(|address| ("peer.address6", address.into()));
+        [("peer.address", self.address)].into_iter().chain(six)
+    }
 }
 
 /// One interface, or one VLAN of it.

@@ -1,4 +1,4 @@
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::PathBuf;
 
 use onearm_types::NodeId;
@@ -13,7 +13,7 @@ pub(super) const ROOT: Keys = Keys {
     later: &[],
 };
 pub(super) const PEER: Keys = Keys {
-    known: &["address", "interface", "key_file"],
+    known: &["address", "address6", "interface", "key_file"],
     later: &[],
 };
 pub(super) const LEG: Keys = Keys {
@@ -39,6 +39,7 @@ pub(super) fn draft() -> NodeConfig {
         priority: DEFAULT_PRIORITY,
         peer: Peer {
             address: IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+            address6: None,
             interface: None,
             key_file: None,
         },
@@ -89,6 +90,7 @@ fn peer(walk: &mut Walk<'_>, field: &Field<'_>) -> Option<Peer> {
     let table = walk.table(field, PEER)?;
     let remedy = "write the other node's own address on the service leg";
     let address = walk.need(&table, "address", remedy, Walk::address_on_link);
+    let address6 = walk.may(&table, "address6", |walk, field| address6(walk, field, address));
     let interface = walk.may(&table, "interface", Walk::interface);
     let key_file = walk.may(&table, "key_file", |walk, field| {
         let path = PathBuf::from(walk.text(field)?);
@@ -105,9 +107,28 @@ fn peer(walk: &mut Walk<'_>, field: &Field<'_>) -> Option<Peer> {
     });
     Some(Peer {
         address: address?,
+        address6,
         interface,
         key_file,
     })
+}
+
+/// The peer's link-local address beside its IPv4 `address`.
+fn address6(walk: &mut Walk<'_>, field: &Field<'_>, address: Option<IpAddr>) -> Option<Ipv6Addr> {
+    if address.is_some_and(|address| address.is_ipv6()) {
+        let message = "peer.address is of IPv6 already";
+        walk.error(field, "address", message, "remove the key");
+        return None;
+    }
+    match walk.address_on_link(field)? {
+        IpAddr::V6(address) if address.is_unicast_link_local() => Some(address),
+        _ => {
+            let remedy =
+                "write the address that begins with fe80, as `ip -6 addr` shows it on the other node's leg";
+            walk.error(field, "address", "not a link-local IPv6 address", remedy);
+            None
+        }
+    }
 }
 
 fn leg(walk: &mut Walk<'_>, field: &Field<'_>) -> Option<Leg> {

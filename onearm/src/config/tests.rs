@@ -392,6 +392,28 @@ fn limits_of_lists_hold_on_both_sides() {
 }
 
 #[test]
+fn a_second_peer_address_is_link_local_and_stands_beside_an_ipv4_one() {
+    let parsed = |peer: &str| {
+        let node = format!(
+            "name = \"a\"\nid = 1\npeer = {{ {peer} }}\nleg = [{{ name = \"l\", interface = \"e\" }}]"
+        );
+        parse_node(Source::new("node.toml", node))
+    };
+    let both = parsed("address = \"10.0.0.3\", address6 = \"fe80::3\"");
+    assert!(both.diagnostics.is_empty());
+    let keys: Vec<_> = both.config.peer.addresses().map(|(key, _)| key).collect();
+    assert_eq!(keys, ["peer.address", "peer.address6"]);
+    for wrong in [
+        "address = \"fe80::2\", address6 = \"fe80::3\"",
+        "address = \"10.0.0.3\", address6 = \"10.0.0.4\"",
+        "address = \"10.0.0.3\", address6 = \"2001:db8::3\"",
+    ] {
+        let rules: Vec<_> = parsed(wrong).diagnostics.iter().map(|d| d.rule).collect();
+        assert_eq!(rules, ["address"], "{wrong}");
+    }
+}
+
+#[test]
 fn adverts_go_to_a_group_or_to_the_peer() {
     let file = |word: &str| PAIR.replace("vrid = 51", &format!("vrid = 51\ntransport = \"{word}\""));
     for (word, transport) in [

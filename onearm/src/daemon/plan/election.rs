@@ -29,8 +29,11 @@ pub(crate) fn election_leg<'a>(node: &'a NodeConfig, picture: &Picture) -> Optio
 
 /// The node's own address towards the peer; `None` while the leg has none of the peer's family.
 pub(crate) fn own_address(node: &NodeConfig, leg: &Leg, picture: &Picture) -> Option<IpAddr> {
+    own_address_towards(node.peer.address, leg, picture)
+}
+
+fn own_address_towards(peer: IpAddr, leg: &Leg, picture: &Picture) -> Option<IpAddr> {
     let seen = mirror::leg_picture(leg, picture)?;
-    let peer = node.peer.address;
     let beside_peer = seen.addresses.iter().find(|net| net.contains(&peer));
     let of_family = || {
         let own = seen.addresses.iter().map(ipnet::IpNet::addr);
@@ -63,37 +66,39 @@ pub(crate) fn ha_config(
     let Some(leg) = election_leg(node, picture) else {
         return Ok(None);
     };
-    let Some(address) = own_address(node, leg, picture) else {
-        return Ok(None);
-    };
     let vrid = Vrid::new(pair.ha.vrid)?;
     let (mut ipv4, mut ipv6) = (None, None);
     let mut transport = match pair.ha.transport {
         config::Transport::Multicast => Transport::Multicast,
         config::Transport::Unicast => Transport::Unicast,
     };
-    match (address, node.peer.address) {
-        (IpAddr::V4(address), IpAddr::V4(peer)) => {
-            let announce = listed(pair, MAX_LISTED, v4);
-            ipv4 = Some(Wire {
-                address,
-                peer,
-                announce,
-            });
-        }
-        (IpAddr::V6(address), IpAddr::V6(peer)) => {
-            let announce = with_link_local(vrid, &listed(pair, MAX_LISTED - 1, v6));
-            // Adverts to the group come from link-local addresses (RFC 9568 §5.1.2.1).
-            if !peer.is_unicast_link_local() {
-                transport = Transport::Unicast;
+    for (_, peer) in node.peer.addresses() {
+        match (own_address_towards(peer, leg, picture), peer) {
+            (Some(IpAddr::V4(address)), IpAddr::V4(peer)) => {
+                let announce = listed(pair, MAX_LISTED, v4);
+                ipv4 = Some(Wire {
+                    address,
+                    peer,
+                    announce,
+                });
             }
-            ipv6 = Some(Wire {
-                address,
-                peer,
-                announce,
-            });
+            (Some(IpAddr::V6(address)), IpAddr::V6(peer)) => {
+                let announce = with_link_local(vrid, &listed(pair, MAX_LISTED - 1, v6));
+                // Adverts to the group come from link-local addresses (RFC 9568 §5.1.2.1).
+                if !peer.is_unicast_link_local() {
+                    transport = Transport::Unicast;
+                }
+                ipv6 = Some(Wire {
+                    address,
+                    peer,
+                    announce,
+                });
+            }
+            // Nothing to send from yet.
+            (Some(IpAddr::V4(_)) | None, IpAddr::V6(_)) | (Some(IpAddr::V6(_)) | None, IpAddr::V4(_)) => {
+                return Ok(None);
+            }
         }
-        (IpAddr::V4(_), IpAddr::V6(_)) | (IpAddr::V6(_), IpAddr::V4(_)) => return Ok(None),
     }
     let hundredths = u16::try_from(pair.ha.advert_interval.as_millis() / 10).unwrap_or(u16::MAX);
     Ok(Some(Config {
@@ -204,6 +209,26 @@ mod tests {
             };
             assert_eq!((&*address, &*last), (own, listed));
         }
+        let both = NODE.replace("peer = {", "peer = { address6 = \"fe80::3\",");
+        let both = parse_node(Source::new("node.toml", both)).config;
+        let picture = with_addresses(&both.legs[0].interface, &addresses);
+        let config = ha_config(&both, &pair, &picture).unwrap().unwrap();
+        assert_eq!(config.errors(), []);
+        assert_eq!(config.transport, Transport::Multicast);
+        let (four, six) = (config.ipv4.unwrap(), config.ipv6.unwrap());
+        assert_eq!(
+            [four.address.to_string(), four.peer.to_string()],
+            ["192.168.100.2", "192.168.100.3"]
+        );
+        assert_eq!(
+            [six.address.to_string(), six.peer.to_string()],
+            ["fe80::2", "fe80::3"]
+        );
+        let picture = with_addresses(&both.legs[0].interface, &addresses[..2]);
+        assert!(
+            ha_config(&both, &pair, &picture).unwrap().is_none(),
+            "both are sent, or none"
+        );
         let four_only = parse_node(Source::new("node.toml", NODE.replace("192.168.100.3", "fe80::3"))).config;
         let picture = with_addresses(&four_only.legs[0].interface, &addresses[..2]);
         assert!(

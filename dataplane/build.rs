@@ -5,7 +5,7 @@
 
 use std::{env, fs, path::PathBuf};
 
-const OBJECTS: [&str; 2] = ["onearm-xdp.o", "onearm-bench.o"];
+const OBJECTS: [&str; 3] = ["onearm-xdp.o", "onearm-bench.o", "onearm-decap.o"];
 
 fn main() {
     println!("cargo:rerun-if-env-changed=ONEARM_BPF_DIR");

@@ -15,7 +15,7 @@ export CARGO_TARGET_BPFEL_UNKNOWN_NONE_RUSTFLAGS='--cfg=bpf_target_arch="x86_64"
 /usr/bin/cargo build -q -p onearm-dataplane-ebpf --profile bpf --target bpfel-unknown-none --target-dir target/bpf
 mkdir -p target/bpf/objects
 # Debug information was needed for BTF only.
-for bin in onearm-xdp onearm-bench; do
+for bin in onearm-xdp onearm-bench onearm-decap; do
   $llvm/llvm-objcopy --strip-debug target/bpf/bpfel-unknown-none/bpf/$bin target/bpf/objects/$bin.new
   cmp -s target/bpf/objects/$bin.new target/bpf/objects/$bin.o 2>/dev/null || cp target/bpf/objects/$bin.new target/bpf/objects/$bin.o
   rm target/bpf/objects/$bin.new

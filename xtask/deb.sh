@@ -19,6 +19,7 @@ deb=$(echo target/deb/onearm_*_amd64.deb)
 # Mode, owner and path of everything that must be there, and nothing else.
 want="-rw-r--r-- 0/0 ./usr/lib/systemd/system/onearmd.service
 -rwxr-xr-x 0/0 ./usr/bin/onearm
+-rwxr-xr-x 0/0 ./usr/sbin/onearm-decap
 -rwxr-xr-x 0/0 ./usr/sbin/onearmd
 -rw-r--r-- 0/0 ./usr/lib/sysusers.d/onearm.conf
 -rw-r--r-- 0/0 ./usr/share/doc/onearm/changelog.Debian.gz

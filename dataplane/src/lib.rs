@@ -7,12 +7,15 @@
 //!                 ─► apply(&Tables)                a generation    two slots, one switch
 //!                 ─► change_servers                health, weight  one store a service
 //! LeaseCell, FlowTable (Arc), Expiry, EventStream  each for a thread or task of its own
+//!
+//! Decapsulator::attach                             on a server
 //! ```
 
 mod apply;
 mod attach;
 mod counters;
 mod dataplane;
+mod decap;
 pub mod egress_gate;
 mod error;
 mod events;
@@ -34,6 +37,7 @@ pub use apply::Applied;
 pub use attach::{AttachMode, Attached, AttachedMode, FallbackReason, LegAttach};
 pub use counters::{Counters, Refusals, ServerTraffic, ServiceTraffic, Traffic};
 pub use dataplane::Dataplane;
+pub use decap::{DecapSpec, Decapsulator};
 pub use error::{Error, Result};
 pub use events::{Event, EventStream, Events, Timed};
 pub use flows::{Expiry, FlowCounts, FlowFilter, FlowInfo, FlowListing, FlowState, FlowTable, Progress};

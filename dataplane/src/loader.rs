@@ -212,7 +212,7 @@ pub(crate) fn unusable(error: ProgramError) -> Error {
     }
 }
 
-fn refused_object(error: EbpfError) -> Error {
+pub(crate) fn refused_object(error: EbpfError) -> Error {
     match error {
         EbpfError::MapError(MapError::CreateError { name, io_error }) => Error::CreateMap {
             map: name,
@@ -226,7 +226,7 @@ fn refused_object(error: EbpfError) -> Error {
     }
 }
 
-fn refused_program(name: &str, error: ProgramError) -> Error {
+pub(crate) fn refused_program(name: &str, error: ProgramError) -> Error {
     match error {
         ProgramError::LoadError {
             io_error,

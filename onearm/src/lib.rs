@@ -6,4 +6,5 @@ pub mod cli;
 pub mod config;
 pub mod control;
 pub mod daemon;
+pub mod decap;
 pub mod health;

@@ -8,6 +8,7 @@
 //! | new flow | [`mss`], [`limits`], [`schedule`], [`evict`], [`create`], [`search`] |
 //! | servers that answer themselves | [`direct`], [`tunnel`] |
 //! | frame out | [`transmit`], [`egress`] |
+//! | on a server | [`decap`] |
 //! | what it stands on | [`addr`], [`packet`], [`wire`], [`header`], [`checksum`], [`hash`], [`table`], [`flow`], [`tables`], [`work`], [`phase`] |
 //! | measuring | [`mod@bench`] |
 //! | shared with user space | [`maps`], [`flow`], [`table`], [`counter`], [`event`], [`refusal`] |
@@ -32,6 +33,7 @@ pub mod bench;
 pub mod checksum;
 pub mod counter;
 pub mod create;
+pub mod decap;
 pub mod direct;
 pub mod egress;
 pub mod established;

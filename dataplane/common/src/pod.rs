@@ -4,7 +4,7 @@
     reason = "Pod is a promise about layout, kept by the tests in maps/tests.rs"
 )]
 
-use crate::{addr, bench, event, flow, maps, refusal};
+use crate::{addr, bench, decap, event, flow, maps, refusal};
 
 macro_rules! pod {
     ($($t:ty),+ $(,)?) => {
@@ -16,6 +16,7 @@ macro_rules! pod {
 pod!(
     addr::Addr,
     bench::Bench,
+    decap::Settings,
     event::Event,
     flow::Bucket4,
     flow::Bucket6,

@@ -4,6 +4,8 @@
 mod cases;
 #[path = "packets/conversations.rs"]
 mod conversations;
+#[path = "packets/decap.rs"]
+mod decap;
 #[path = "packets/fuzz/mod.rs"]
 mod fuzz;
 #[path = "packets/host.rs"]

@@ -28,6 +28,7 @@ fn map_types_have_the_layout_both_sides_rely_on() {
     layout!(Node, 80, 8, [flow_hash_key: 0, pair_hash_key: 16, flow_bucket_mask: 32, flow6_bucket_mask: 36,
         half_open_budget: 40, relay_to_peer: 44, half_open_ticks: 48, closing_ticks: 52, dsr_ways: 56, _pad: 60,
         incarnation_base: 64, snat_shift: 72]);
+    layout!(crate::decap::Settings, 4, 2, [gue_port: 0, listed_only: 2]);
     layout!(LegKey, 8, 4, [ifindex: 0, vlan: 4, _pad: 6]);
     layout!(Leg, 64, 4, [mac: 0, id: 6, group: 7, addr: 8, addr6: 24, link_local: 40, peer_mac: 56, mtu: 62]);
     layout!(OwnedKey, 20, 4, [addr: 0, slot: 16]);

@@ -7,7 +7,7 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
 use std::os::fd::OwnedFd;
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nix::net::if_::if_nametoindex;
 use nix::sched::{CloneFlags, unshare};
@@ -84,6 +84,11 @@ fn load(max_flows: u32) -> Dataplane {
         pair_key: [1, 2],
     };
     Dataplane::load(&options).unwrap()
+}
+
+#[expect(clippy::disallowed_methods, reason = "any time will do")]
+fn start() -> Instant {
+    Instant::now()
 }
 
 fn now_ns() -> u64 {
@@ -586,6 +591,7 @@ fn b67_a_flow_follows_the_new_mac_of_its_client_by_one_write() {
             hops
         };
         dataplane.set_next_hops(&hops(0x50)).unwrap();
+        dataplane.judge_last_hops(start()).unwrap();
         drop(TcpStream::connect_timeout(
             &SocketAddr::from((VIP, 80)),
             Duration::from_millis(100),
@@ -618,10 +624,15 @@ fn events_arrive_as_a_stream() {
                 &SocketAddr::from((VIP, 80)),
                 Duration::from_millis(100),
             ));
-            let event = tokio::time::timeout(Duration::from_secs(2), stream.next())
-                .await
-                .unwrap()
-                .unwrap();
+            let mut next = async || {
+                let event = tokio::time::timeout(Duration::from_secs(2), stream.next()).await;
+                event.unwrap().unwrap()
+            };
+            let (client, event) = (next().await, next().await);
+            assert!(
+                matches!(client.event, Event::NeighbourWanted { leg: 0, .. }),
+                "replies to the client should go by its resolved address: {client:?}"
+            );
             assert!(
                 matches!(
                     event.event,

@@ -133,7 +133,7 @@ pub(crate) fn apply(
     }
     for index in gone {
         if let Some(server) = slots.servers.get_mut(&index) {
-            server.flags &= !maps::server::UP;
+            server.flags = server.flags & !maps::server::UP | maps::server::MOVES;
             sink.set_server(index, server);
         }
     }

@@ -61,6 +61,8 @@ counters! {
     PortReused = "port_reused",
     /// Half-open flow removed to make room for another.
     HalfOpenEvicted = "half_open_evicted",
+    /// Flow of datagrams without an answer removed to make room.
+    UnansweredEvicted = "unanswered_evicted",
     /// RST on an established connection far from what was acknowledged last: forwarded, not believed.
     RstDoubted = "rst_doubted",
     /// New flow of a client by another neighbour than the resolved next hop towards it: replies go by that one.

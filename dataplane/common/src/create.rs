@@ -196,7 +196,7 @@ fn contended<T: Tables>(work: &mut Work, tables: &T) -> Step {
 
 #[inline(always)]
 fn no_room<T: Tables>(work: &Work, tables: &T) -> Step {
-    if work.evicted == 0 && work.forward.proto == proto::TCP {
+    if work.evicted < 2 {
         return Step::Next(Phase::Evict);
     }
     refuse(work, tables, kind::TABLE_FULL, Counter::TableFull)

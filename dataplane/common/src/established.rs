@@ -52,7 +52,7 @@ pub fn forward<A: Outer, P: Packet, T: Tables, const ROUTED: bool>(
         expected_ack: entry.expected_ack(),
     };
     let opening = is_tcp && !reply && is_opening(arrival.tcp_flags);
-    let gone = !ROUTED && !reply && is_gone(tables, entry.server());
+    let gone = !ROUTED && !reply && is_gone(tables, entry.server(), is_tcp);
     if opening && !ROUTED {
         return reconsider(tables, arrival, leg, found, now, before, gone);
     }
@@ -104,6 +104,9 @@ pub fn forward<A: Outer, P: Packet, T: Tables, const ROUTED: bool>(
         datagram.set_u16::<{ tcp::SPORT }>(new_sport);
         datagram.set_u16::<{ tcp::DPORT }>(new_dport);
         datagram.set_u16::<{ udp::CHECKSUM }>(change.apply_udp(datagram.u16::<{ udp::CHECKSUM }>()));
+        if reply && before.own & seen::OPENED == 0 {
+            answered(tables, found, before);
+        }
     }
     if !A::rewrite(packet, arrival.l3 as usize, old, new, arrival.ttl.wrapping_sub(1)) {
         return discard(tables, Counter::Internal);
@@ -148,12 +151,17 @@ pub fn too_big<A: Header, T: Tables>(
     })
 }
 
-/// A server that went down, whose flows are not to stay.
+/// A server that went down, or for datagrams was removed, whose flows are not to stay.
 #[inline(always)]
-fn is_gone<T: Tables>(tables: &T, server: u16) -> bool {
+fn is_gone<T: Tables>(tables: &T, server: u16, is_tcp: bool) -> bool {
+    let gone = if is_tcp {
+        server::RESETS
+    } else {
+        server::RESETS | server::MOVES
+    };
     tables
         .server(u32::from(server))
-        .is_some_and(|server| server.flags & server::RESETS != 0)
+        .is_some_and(|server| server.flags & gone != 0)
 }
 
 /// A client's packet to a server that is gone: TCP is reset, a datagram gets a new flow.
@@ -258,6 +266,18 @@ fn track<A: Header, T: Tables>(
         } else if flags & tcp::RST != 0 && !believable {
             tables.count(Counter::RstDoubted);
         }
+    }
+}
+
+/// The first answer to datagrams: the flow gets its long time-out, and gives way to none.
+#[inline(always)]
+fn answered<A: Header, T: Tables>(tables: &T, found: &Found<A>, before: Knowledge) {
+    let own = before.own | seen::OPENED;
+    found.entry().set_own(own);
+    if let Some(partner) = entry_at::<A, T>(tables, found.entry().partner())
+        && partner.incarnation() == found.incarnation
+    {
+        partner.set_other(own);
     }
 }
 

@@ -1,11 +1,11 @@
-//! Room for a new flow: the flow it replaces, and the oldest half-open one near by when the budget or the table is full.
-//! An established flow is never removed.
+//! Room for a new flow: the flow it replaces, and the oldest half-open one near by when the budget is full; when the table
+//! is, datagrams nobody has answered give way as well. An established flow is never removed.
 
 use crate::{
     counter::Counter,
     create::{refuse, told},
     event::kind,
-    flow::{State, is_half_open},
+    flow::{State, is_half_open, is_unanswered},
     header::Header,
     limits::add_source,
     maps::{WAYS, proto},
@@ -32,12 +32,14 @@ pub fn evict<A: Header, T: Tables>(work: &mut Work, tables: &T) -> Step {
         counter = Counter::PortReused;
     }
     if !replacing {
-        work.evicted = 1;
-        report(tables, &told(work, kind::HALF_OPEN_EVICTED));
-        counter = Counter::HalfOpenEvicted;
-        (at, incarnation) = victim::<A, T>(work, tables, &geometry);
+        work.evicted += 1;
+        let budget = work.forward.proto == proto::TCP && half_open_full(tables, node);
+        if budget {
+            report(tables, &told(work, kind::HALF_OPEN_EVICTED));
+        }
+        (at, incarnation) = victim::<A, T>(work, tables, &geometry, budget);
         if incarnation == 0 {
-            return if half_open_full(tables, node) {
+            return if budget {
                 refuse(work, tables, kind::HALF_OPEN_FULL, Counter::HalfOpenFull)
             } else {
                 refuse(work, tables, kind::TABLE_FULL, Counter::TableFull)
@@ -45,6 +47,13 @@ pub fn evict<A: Header, T: Tables>(work: &mut Work, tables: &T) -> Step {
         }
     }
     if let Some(last) = table::remove::<A, T>(tables, &geometry, at, incarnation) {
+        if !replacing {
+            counter = if last.state == State::HalfOpen {
+                Counter::HalfOpenEvicted
+            } else {
+                Counter::UnansweredEvicted
+            };
+        }
         tables.count(counter);
         if last.state == State::HalfOpen {
             tables.add_half_open(u64::MAX);
@@ -68,21 +77,28 @@ pub fn evict<A: Header, T: Tables>(work: &mut Work, tables: &T) -> Step {
     Step::Next(Phase::Create)
 }
 
-/// Location and incarnation of the oldest half-open flow of the first bucket that has one; incarnation 0 = none.
+/// Location and incarnation of the oldest flow that gives way in the first bucket that has one; incarnation 0 = none.
+/// `budget`: only half-open ones do.
 #[inline(always)]
-fn victim<A: Header, T: Tables>(work: &mut Work, tables: &T, geometry: &table::Geometry) -> (u32, u64) {
+fn victim<A: Header, T: Tables>(
+    work: &mut Work,
+    tables: &T,
+    geometry: &table::Geometry,
+    budget: bool,
+) -> (u32, u64) {
     let forward = geometry.place(&work.arrival.key.narrow::<A>());
     let reply = geometry.place(&work.reply.key().narrow::<A>());
     let now = tick(work.now);
     for n in 0..BUCKETS {
-        let bucket = match n {
+        // Where the first one gave way there was room already.
+        let bucket = match n ^ (work.evicted as u32 & 2) {
             0 => forward.first,
             1 => forward.second,
             2 => reply.first,
             3 => reply.second,
             _ => forward.first.wrapping_add(n) & geometry.mask,
         };
-        let (at, incarnation) = oldest_in::<A, T>(&mut work.oldest, tables, bucket, now);
+        let (at, incarnation) = oldest_in::<A, T>(&mut work.oldest, tables, bucket, now, budget);
         if incarnation != 0 {
             return (at, incarnation);
         }
@@ -91,17 +107,25 @@ fn victim<A: Header, T: Tables>(work: &mut Work, tables: &T, geometry: &table::G
 }
 
 #[inline(always)]
-fn oldest_in<A: Header, T: Tables>(best: &mut Memory, tables: &T, bucket: u32, now: u32) -> (u32, u64) {
+fn oldest_in<A: Header, T: Tables>(
+    best: &mut Memory,
+    tables: &T,
+    bucket: u32,
+    now: u32,
+    budget: bool,
+) -> (u32, u64) {
     let Some(ways) = table::ways::<A, T>(tables, bucket) else {
         return (0, 0);
     };
     best.set(0);
     for way in 0..WAYS as u32 {
         let entry = ways.entry(way);
-        let open = is_half_open(entry.proto(), entry.flags(), entry.own(), entry.other());
+        let (proto, flags, own, other) = (entry.proto(), entry.flags(), entry.own(), entry.other());
+        let yields =
+            is_half_open(proto, flags, own, other) || (!budget && is_unanswered(proto, flags, own, other));
         // The age and the way in one number, so that there is one thing to remember.
         let score = (u64::from(ticks_since(now, entry.last_seen())) + 1) << 4 | u64::from(way);
-        if open && table::is_published(entry.incarnation()) && score > best.get() {
+        if yields && table::is_published(entry.incarnation()) && score > best.get() {
             best.set(score);
         }
     }

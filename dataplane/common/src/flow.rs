@@ -241,6 +241,14 @@ pub const fn is_half_open(proto: u8, entry_flags: u8, own: u8, other: u8) -> boo
     (closing as u32) << 8 | (proto ^ crate::maps::proto::TCP) as u32 == 0 && missing != 0
 }
 
+/// True for a flow of datagrams, nothing of which was answered. Without branches, like [`is_half_open`].
+#[inline(always)]
+pub const fn is_unanswered(proto: u8, entry_flags: u8, own: u8, other: u8) -> bool {
+    let swap = (own ^ other) & (entry_flags & flags::REPLY).wrapping_neg();
+    let server = other ^ swap;
+    (proto ^ crate::maps::proto::TCP) != 0 && server & seen::OPENED == 0
+}
+
 /// True if an established TCP connection has met a RST of its client and nothing of its server since: the client has given
 /// it up, or a stranger pretends so.
 #[inline(always)]

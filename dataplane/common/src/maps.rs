@@ -380,6 +380,8 @@ pub mod server {
     pub const UP: u32 = 2;
     /// It went down while others are up: its TCP flows are reset, its UDP flows go elsewhere.
     pub const RESETS: u32 = 4;
+    /// It is configured no more: its UDP flows go elsewhere, its TCP flows stay.
+    pub const MOVES: u32 = 8;
     /// The weight, in the upper half.
     pub const WEIGHT_SHIFT: u32 = 16;
 }

@@ -220,7 +220,6 @@ fn fill<T: Tables>(
     let common = service.group << flags::GROUP_SHIFT
         | if both { mode::BOTH_NAT } else { mode::DNAT } << flags::MODE_SHIFT
         | if hairpin { flags::HAIRPIN } else { 0 };
-    let udp = key.proto == proto::UDP;
     let server_port = if server.port == 0 { key.dport } else { server.port };
     let last_seen = tick(work.now);
     let counted = if service.options & service::LIMITED != 0 {
@@ -238,7 +237,7 @@ fn fill<T: Tables>(
     forward.proto = key.proto;
     forward.flags = common;
     forward.own = seen::OPENED | counted;
-    forward.other = if udp { seen::OPENED } else { 0 };
+    forward.other = 0;
     forward.new_saddr = key.saddr;
     forward.new_daddr = server.addr;
     forward.new_sport = key.sport;
@@ -251,7 +250,7 @@ fn fill<T: Tables>(
     reply.dport = key.sport;
     reply.proto = key.proto;
     reply.flags = common | flags::REPLY;
-    reply.own = if udp { seen::OPENED } else { 0 };
+    reply.own = 0;
     reply.other = seen::OPENED | counted;
     reply.new_saddr = key.daddr;
     reply.new_daddr = key.saddr;

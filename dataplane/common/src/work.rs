@@ -178,7 +178,7 @@ pub struct Work {
     pub mode: u8,
     /// 1 = the old flow is to be replaced whatever its state.
     pub reopen: u8,
-    /// 1 = room was made already.
+    /// How often room was made.
     pub evicted: u8,
     /// Runs spent on waiting for a lock.
     pub waited: u8,

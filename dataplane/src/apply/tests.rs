@@ -515,7 +515,7 @@ fn the_index_of_a_removed_server_is_not_given_to_another_while_a_flow_names_it()
         (left.addr, left.flags),
         (
             wide(server(10)),
-            maps::server::USED | 1 << maps::server::WEIGHT_SHIFT
+            maps::server::USED | maps::server::MOVES | 1 << maps::server::WEIGHT_SHIFT
         )
     );
     let mut in_use = IndexSet::new();

@@ -304,6 +304,49 @@ fn datagrams_move<E: Engine>(e: &mut E) {
     assert_eq!((e.counter(Counter::ServerDownMoved), e.entries().len()), (1, 2));
 }
 
+/// The server is configured no more, or its service was and is again: the sender never pauses, so the flow would not end.
+fn b123_datagrams_leave_a_removed_server<E: Engine>(e: &mut E) {
+    let spec = ServiceSpec {
+        proto: proto::UDP,
+        ..ServiceSpec::BOTH_NAT
+    };
+    let talk = outside();
+    let datagram = talk.request(Body::Udp(true));
+    forwarded(e, &datagram, talk.server, talk.server_mac);
+    let mut removed = down(&spec);
+    removed.servers[0].1.flags = server::USED | server::MOVES;
+    e.change(&removed);
+    forwarded(e, &datagram, end("192.168.100.11:80"), S2_MAC);
+    let mut gone = removed.clone();
+    gone.services.clear();
+    gone.servers[1].1.flags = server::USED | server::MOVES;
+    e.change(&gone);
+    expect(e, &datagram.build(), Transmit);
+    assert_eq!(
+        e.counter(Counter::RefusedUdp),
+        1,
+        "port unreachable: there is no service"
+    );
+    e.change(&Setup::service(&spec));
+    forwarded(e, &datagram, end("192.168.100.11:80"), S2_MAC);
+    assert_eq!(
+        e.entries().len(),
+        2,
+        "it stays with the server it has, which is back"
+    );
+}
+
+/// TCP connections to a removed server stay.
+fn connections_stay_with_a_removed_server<E: Engine>(e: &mut E) {
+    let talk = outside();
+    let source = talk.handshake(e, 1, 2);
+    let mut setup = down(&ServiceSpec::BOTH_NAT);
+    setup.servers[0].1.flags = server::USED | server::MOVES;
+    e.change(&setup);
+    talk.client_sends(e, source, Body::Tcp("A", 2, 3));
+    talk.server_sends(e, source, Body::Tcp("A", 3, 2));
+}
+
 /// Nothing is kept of calls to ports where there is no service.
 fn b51<E: Engine>(e: &mut E) {
     for _ in 0..3 {
@@ -453,6 +496,21 @@ fn servers<E: Engine>() -> Vec<Case<E>> {
                 })
             },
             datagrams_move,
+        ),
+        case(
+            "b123 datagrams leave a server that was removed",
+            || {
+                Setup::service(&ServiceSpec {
+                    proto: proto::UDP,
+                    ..ServiceSpec::BOTH_NAT
+                })
+            },
+            b123_datagrams_leave_a_removed_server,
+        ),
+        case(
+            "connections stay with a server that was removed",
+            one,
+            connections_stay_with_a_removed_server,
         ),
     ]
 }

@@ -203,20 +203,64 @@ fn full<E: Engine>(e: &mut E) {
 }
 
 fn full_for_udp<E: Engine>(e: &mut E) {
-    let datagram = |port| {
-        Frame::new(
-            End(ip("192.168.10.50"), port),
-            end("192.168.100.100:80"),
-            Body::Udp(true),
-        )
+    let talk = |port| Talk {
+        client: End(ip("192.168.10.50"), port),
+        ..outside()
     };
-    for n in 0..8 {
-        forwarded(e, &datagram(1_000 + n), end("192.168.100.10:80"), S1_MAC);
+    let datagram = |port| talk(port).request(Body::Udp(true));
+    let ask = |e: &mut E, port| forwarded(e, &datagram(port), end("192.168.100.10:80"), S1_MAC);
+    for n in 0..7 {
+        let source = ask(e, 1_000 + n);
+        talk(1_000 + n).server_sends(e, source, Body::Udp(true));
     }
+    // Nobody answers the rest: they give way to each other, and to one that is answered.
+    for n in 0..20 {
+        ask(e, 2_000 + n);
+    }
+    assert_eq!(e.counter(Counter::UnansweredEvicted), 19);
+    let source = ask(e, 3_000);
+    talk(3_000).server_sends(e, source, Body::Udp(true));
     for n in 0..3 {
-        expect_drop(e, &datagram(2_000 + n).build(), Counter::TableFull);
-        forwarded(e, &datagram(1_000 + n), end("192.168.100.10:80"), S1_MAC);
+        expect_drop(e, &datagram(4_000 + n).build(), Counter::TableFull);
+        ask(e, 1_000 + n);
     }
+    ask(e, 3_000);
+    assert_eq!((e.entries().len(), e.counter(Counter::HalfOpenEvicted)), (16, 0));
+}
+
+/// Datagrams from addresses a stranger invents fill the table: honest clients find room all the same, of both protocols.
+fn b133_invented_datagrams<E: Engine>(e: &mut E) {
+    let service = |client: End, vip: &str| Talk {
+        client,
+        vip: end(vip),
+        ..outside()
+    };
+    let mut answered = Vec::new();
+    for n in 0..4_000u32 {
+        let stranger = End(of_family((0x0b00_0000 + n * 7_919).into()), 1_024);
+        e.run(
+            &service(stranger, "192.168.100.100:53")
+                .request(Body::Udp(true))
+                .build(),
+        );
+        if n % 40 == 0 {
+            let client = End(ip("10.9.9.9"), 1_024 + u16::try_from(n).expect("small"));
+            let udp = Talk {
+                server: end("192.168.100.10:53"),
+                ..service(client, "192.168.100.100:53")
+            };
+            let source = forwarded(e, &udp.request(Body::Udp(true)), udp.server, udp.server_mac);
+            udp.server_sends(e, source, Body::Udp(true));
+            answered.push((udp, source));
+            service(client, "192.168.100.100:80").handshake(e, 1, 2);
+        }
+    }
+    assert!(e.counter(Counter::UnansweredEvicted) > 3_000);
+    for (udp, source) in answered {
+        udp.server_sends(e, source, Body::Udp(true));
+    }
+    let tcp = |x: &&onearm_dataplane_common::flow::FlowEntry| x.proto == proto::TCP;
+    assert_eq!(e.entries().iter().filter(tcp).count(), 200);
 }
 
 /// A flood of SYNs that nobody completes, with honest clients and an established flow in between.
@@ -353,6 +397,21 @@ fn table_and_budget<E: Engine>() -> Vec<Case<E>> {
                 setup
             },
             b133,
+        ),
+        case(
+            "b133 invented datagrams give way",
+            || {
+                let mut setup = Setup::service(&ServiceSpec::BOTH_NAT).with(&ServiceSpec {
+                    proto: proto::UDP,
+                    port: 53,
+                    ..ServiceSpec::BOTH_NAT
+                });
+                setup.buckets = 64;
+                setup.node.flow_bucket_mask = 63;
+                setup.node.flow6_bucket_mask = 63;
+                setup
+            },
+            b133_invented_datagrams,
         ),
         case(
             "no half-open budget at all",

@@ -5,7 +5,7 @@ use crate::support::{
     Engine, Setup,
     Verdict::{Drop, Transmit},
     frames::{Body, End, Frame, echo, end, ip, tcp, udp},
-    model::Layout,
+    model::{Layout, ends},
     setup::{ServiceSpec, VIP},
 };
 use onearm_dataplane_common::{
@@ -36,7 +36,8 @@ fn one_bucket() -> Setup {
 fn full<E: Engine>(e: &mut E) {
     let datagram = |port: u16| udp(&format!("192.168.10.51:{port}"), "192.168.100.100:80").build();
     for port in 1..=8 {
-        expect(e, &datagram(port), Transmit);
+        let (source, server) = ends(&expect(e, &datagram(port), Transmit));
+        expect(e, &Frame::new(server, source, Body::Udp(true)).build(), Transmit);
     }
     expect_drop(e, &datagram(9), Counter::TableFull);
     expect(e, &datagram(1), Transmit);

@@ -91,7 +91,7 @@ fn victim<A: Header, T: Tables>(
     let now = tick(work.now);
     for n in 0..BUCKETS {
         // Where the first one gave way there was room already.
-        let bucket = match n ^ (work.evicted as u32 & 2) {
+        let bucket = match n ^ (u32::from(work.evicted) & 2) {
             0 => forward.first,
             1 => forward.second,
             2 => reply.first,

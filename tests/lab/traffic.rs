@@ -1,6 +1,6 @@
 //! Real servers and real clients: nginx, curl, iperf3.
 
-use std::{collections::BTreeMap, fs, net::Ipv4Addr, path::PathBuf, time::Duration};
+use std::{collections::BTreeMap, fs, net::IpAddr, path::PathBuf, time::Duration};
 
 use anyhow::{Context as _, Result, bail};
 
@@ -108,7 +108,7 @@ impl Web {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogLine {
     /// Address the request came from, as the server saw it.
-    pub client: Ipv4Addr,
+    pub client: IpAddr,
     /// The server's port.
     pub port: u16,
     /// Path and query that was asked for.
@@ -129,7 +129,8 @@ fn configuration(short: &str, dir: &std::path::Path, ipv6: bool) -> String {
     let dir = dir.display();
     let mut listen = PORTS.map(|p| format!("    listen {p} backlog=4096;\n")).concat();
     if ipv6 {
-        listen.push_str("    listen [::]:80 ipv6only=on;\n");
+        let six = [80, DIRECT_PORT].map(|p| format!("    listen [::]:{p} ipv6only=on;\n"));
+        listen.push_str(&six.concat());
     }
     format!(
         "daemon off;\nuser root;\nworker_processes 1;\npid {dir}/nginx.pid;\nerror_log {dir}/error.log;\n\
@@ -289,7 +290,10 @@ mod tests {
     #[test]
     fn a_log_line_reads_back() {
         let line = LogLine::parse("192.168.10.50 80 /who?a-7 200").expect("a line");
-        assert_eq!((line.client, line.port), (Ipv4Addr::new(192, 168, 10, 50), 80));
+        assert_eq!(
+            (line.client, line.port),
+            ("192.168.10.50".parse().expect("an address"), 80)
+        );
         assert_eq!(line.path, "/who?a-7");
         assert!(LogLine::parse("garbage").is_none());
     }

@@ -1,7 +1,7 @@
 //! The fast prober: one numbered UDP datagram to the echo service every millisecond.
 
 use std::{
-    net::{SocketAddrV4, UdpSocket},
+    net::{Ipv6Addr, SocketAddr, UdpSocket},
     os::fd::AsFd as _,
 };
 
@@ -35,8 +35,13 @@ impl UdpProber {
     ///
     /// # Errors
     /// When the socket cannot be made.
-    pub fn start(ns: &Namespace, target: SocketAddrV4, spacing: Nanos) -> Result<Self> {
-        let socket = ns.enter(|| Ok(UdpSocket::bind(("0.0.0.0", 0))?))?;
+    pub fn start(ns: &Namespace, target: impl Into<SocketAddr>, spacing: Nanos) -> Result<Self> {
+        let target = target.into();
+        let any: SocketAddr = match target {
+            SocketAddr::V4(_) => ([0, 0, 0, 0], 0).into(),
+            SocketAddr::V6(_) => (Ipv6Addr::UNSPECIFIED, 0).into(),
+        };
+        let socket = ns.enter(|| Ok(UdpSocket::bind(any)?))?;
         socket.set_nonblocking(true)?;
         let stop = Stop::default();
         let flag = stop.clone();
@@ -55,7 +60,7 @@ impl UdpProber {
     }
 }
 
-fn probe(socket: &UdpSocket, target: SocketAddrV4, spacing: Nanos, stop: &Stop) -> Series {
+fn probe(socket: &UdpSocket, target: SocketAddr, spacing: Nanos, stop: &Stop) -> Series {
     process::prefer_this_thread(INSTRUMENT_PRIORITY);
     let mut series = Series {
         spacing,

@@ -237,9 +237,10 @@ impl Pair {
         &self.spec
     }
 
-    /// How long a cold node may take until it owns the addresses.
+    /// How long a cold node may take until it owns the addresses: on a busy machine the kernel looks at the programs for
+    /// ten seconds.
     pub fn patience(&self) -> Duration {
-        Duration::from_secs(8) + self.spec.interval * 8
+        Duration::from_secs(20) + self.spec.interval * 8
     }
 
     /// Starts lb1, waits until it is Active, starts lb2, waits until it is Standby.

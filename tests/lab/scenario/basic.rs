@@ -2,7 +2,7 @@
 
 use std::{
     collections::BTreeMap,
-    net::{Ipv4Addr, SocketAddrV4},
+    net::{IpAddr, SocketAddrV4},
 };
 
 use anyhow::Result;
@@ -125,7 +125,7 @@ fn clients(run: &mut Run, lab: &OneArm, web: &[Web], mode: Mode, count: usize) -
 
 /// The servers' logs name the outside client in DNAT, and a SNAT source in every other case.
 fn check_log(run: &mut Run, web: &[Web], mode: Mode, asker: &str, mark: &str) -> Result<()> {
-    let mut seen: BTreeMap<Ipv4Addr, usize> = BTreeMap::new();
+    let mut seen: BTreeMap<IpAddr, usize> = BTreeMap::new();
     for server in web {
         for line in server
             .log()?

@@ -1,6 +1,9 @@
 //! The Active dies, hangs, loses its link or is stopped, while an outside client is served in DNAT.
 
-use std::{net::SocketAddrV4, time::Duration};
+use std::{
+    net::{SocketAddr, SocketAddrV4},
+    time::Duration,
+};
 
 use anyhow::Result;
 use nix::sys::signal::Signal;
@@ -363,7 +366,8 @@ fn heal(lab: &OneArm, failed: &mut dyn Node, fault: Fault, patience: Duration) -
 ///
 /// # Errors
 /// When it does not within 10 s.
-pub fn wait_served(lab: &OneArm, target: SocketAddrV4) -> Result<()> {
+pub fn wait_served(lab: &OneArm, target: impl Into<SocketAddr>) -> Result<()> {
+    let target = target.into();
     let end = clock::now() + nanos(Duration::from_secs(10));
     loop {
         let prober = UdpProber::start(lab.ns("out"), target, 2 * MS)?;

@@ -6,6 +6,7 @@ mod dead_node;
 mod drawing;
 pub mod failover;
 mod field;
+mod ipv6;
 mod modes;
 mod promiscuous;
 mod restore;
@@ -80,6 +81,7 @@ pub fn all() -> Vec<Scenario> {
     list.push(dead_node::scenario());
     list.push(modes::scenario());
     list.push(two_arms::scenario());
+    list.push(ipv6::scenario());
     list.push(promiscuous::scenario());
     list.push(scale::scenario());
     list.extend(restore::scenarios());

@@ -2,10 +2,10 @@
 
 use std::{collections::BTreeMap, fmt::Display};
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// One statement that was checked.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Check {
     /// The statement.
     pub name: String,
@@ -16,7 +16,7 @@ pub struct Check {
 }
 
 /// The outcome of one run of a scenario; printed as one JSON object.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Report {
     /// Name of the scenario.
     pub scenario: String,

@@ -4,7 +4,7 @@
 set -euo pipefail
 out=$1 root=$1/root
 packages=systemd,systemd-sysv,dbus,udev,kmod,zstd,initramfs-tools,linux-image-cloud-amd64
-packages+=,iproute2,iputils-ping,iputils-arping,ethtool,nftables,tcpdump,curl,python3,procps,bpftool
+packages+=,iproute2,iputils-ping,iputils-arping,ethtool,nftables,tcpdump,curl,python3,procps,bpftool,nginx-light
 mkdir -p "$root"
 debootstrap --variant=minbase --include="$packages" bookworm "$root" "${DEBIAN_MIRROR:-http://deb.debian.org/debian}"
 
@@ -39,7 +39,7 @@ chroot "$root" systemctl -q enable lab-agent.service
 chroot "$root" systemctl -q set-default multi-user.target
 # Nothing of the image's own may cost time or touch what a test does.
 chroot "$root" systemctl -q mask apt-daily.timer apt-daily-upgrade.timer dpkg-db-backup.timer e2scrub_all.timer e2scrub_reap.service \
-  fstrim.timer systemd-networkd.service getty@tty1.service systemd-journal-flush.service
+  fstrim.timer systemd-networkd.service getty@tty1.service systemd-journal-flush.service nginx.service
 mkdir -p "$root/etc/systemd/journald.conf.d"
 printf '[Journal]\nStorage=volatile\nForwardToConsole=no\n' >"$root/etc/systemd/journald.conf.d/lab.conf"
 

@@ -2,6 +2,7 @@
 
 mod bpf;
 mod facilities;
+mod inside;
 mod package;
 
 use std::{fs, path::PathBuf, time::Duration};
@@ -31,6 +32,11 @@ pub(super) fn scenarios() -> Vec<Scenario> {
             package::run,
         ),
         of("vm-bpf", "the dataplane's own tests on kernel 6.1", bpf::run),
+        of(
+            "vm-modes",
+            "scenario modes on kernel 6.1: the whole lab in one VM",
+            inside::modes,
+        ),
     ]
 }
 

@@ -12,7 +12,7 @@ use crate::{
     mss,
     packet::Packet,
     phase::Phase,
-    receive::hand_over_with,
+    receive::{hand_over, hand_over_with, leg_of},
     table::{self, Found, NotInserted},
     tables::{Tables, discard, geometry, tick},
     tcp::is_opening,
@@ -50,6 +50,30 @@ pub fn mode_for<T: Tables>(tables: &T, service: &Service, index: u32, arrival: &
         return mode as u8 & mode::MASK;
     }
     service.mode & mode::MASK
+}
+
+/// [`Phase::DirectForward`]: forwards by the flow an earlier phase found; that phase has read the clock.
+#[inline(always)]
+pub fn direct_forward<A: Outer, P: Packet, T: Tables>(packet: &mut P, work: &Work, tables: &T) -> Step {
+    let (arrival, now) = (work.arrival.narrow::<A>(), work.now);
+    let Some(leg) = leg_of(&arrival, tables) else {
+        return discard(tables, Counter::Internal);
+    };
+    let Some(node) = tables.node() else {
+        return discard(tables, Counter::Internal);
+    };
+    let Some(found) = table::find(tables, &geometry::<A>(node), &arrival.key) else {
+        return discard(tables, Counter::LockContended);
+    };
+    let entry_flags = found.entry().flags();
+    if entry_flags & flags::DIRECT == 0 {
+        // It was another flow when this phase was chosen.
+        return discard(tables, Counter::LockContended);
+    }
+    if now >= tables.lease(entry_flags >> flags::GROUP_SHIFT) {
+        return hand_over(tables, &arrival, leg, Phase::Relay);
+    }
+    established::<A, P, T, true>(packet, &arrival, leg, tables, &found, now)
 }
 
 /// A packet of a known flow. The lease is valid.

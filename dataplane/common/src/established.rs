@@ -40,7 +40,11 @@ pub fn forward<A: Outer, P: Packet, T: Tables, const ROUTED: bool>(
         return hand_over(tables, arrival, leg, Phase::Relay);
     }
     if entry_flags & flags::DIRECT != 0 {
-        return direct::established::<A, P, T, ROUTED>(packet, arrival, leg, tables, found, now);
+        if ROUTED {
+            // It was another flow when this phase was chosen.
+            return discard(tables, Counter::LockContended);
+        }
+        return direct::established::<A, P, T, false>(packet, arrival, leg, tables, found, now);
     }
     if arrival.ttl <= 1 {
         return time_exceeded(tables, arrival, leg, now);

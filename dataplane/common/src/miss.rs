@@ -211,14 +211,15 @@ pub fn forward<A: Fragmented + Outer, P: Packet, T: Tables>(packet: &mut P, work
         tables.leave(|work| mss::note(work, limit, Phase::Forward));
         return Step::Next(Phase::Mss);
     }
-    let direct = found.entry().flags() & flags::DIRECT != 0;
-    if old_incarnation == found.incarnation && !direct {
+    if found.entry().flags() & flags::DIRECT != 0 {
+        return Step::Next(Phase::DirectForward);
+    }
+    if old_incarnation == found.incarnation {
         follow_client(tables, &arrival, leg, &found, now);
     }
     // What is passed on to the Active, or quoted to its sender, keeps the identification it came with.
     let leaves = arrival.ttl > 1 && now < tables.lease(found.entry().flags() >> flags::GROUP_SHIFT);
     if fresh_id != 0
-        && !direct
         && leaves
         && found.entry().new_saddr() != arrival.key.saddr
         && !A::set_id(packet, arrival.l3 as usize, arrival.l4 as usize, fresh_id)

@@ -48,6 +48,8 @@ pub enum Phase {
     Direct = 15,
     /// SYN or SYN-ACK of a service that limits segments.
     Mss = 16,
+    /// Forward by a flow of a server that answers its client itself.
+    DirectForward = 17,
 }
 
 /// Phases of one family in `PHASES`.
@@ -62,7 +64,7 @@ impl Phase {
 }
 
 /// What the loader must put into `PHASES`: (index, name of the XDP program).
-pub const PHASES: [(u32, &str); 31] = [
+pub const PHASES: [(u32, &str); 33] = [
     (Phase::Neighbour.index(false), "onearm_arp"),
     (Phase::Miss.index(false), "onearm_miss"),
     (Phase::Schedule.index(false), "onearm_schedule"),
@@ -78,6 +80,7 @@ pub const PHASES: [(u32, &str); 31] = [
     (Phase::Receive6.index(false), "onearm_receive6"),
     (Phase::Direct.index(false), "onearm_direct"),
     (Phase::Mss.index(false), "onearm_mss"),
+    (Phase::DirectForward.index(false), "onearm_direct_forward"),
     (Phase::Neighbour.index(true), "onearm_nd"),
     (Phase::Miss.index(true), "onearm_miss6"),
     (Phase::Schedule.index(true), "onearm_schedule6"),
@@ -94,4 +97,5 @@ pub const PHASES: [(u32, &str); 31] = [
     (Phase::Fragment.index(true), "onearm_fragment6"),
     (Phase::Direct.index(true), "onearm_direct6"),
     (Phase::Mss.index(true), "onearm_mss6"),
+    (Phase::DirectForward.index(true), "onearm_direct_forward6"),
 ];

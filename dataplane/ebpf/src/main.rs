@@ -22,7 +22,7 @@ use onearm_dataplane_common::{
     answer::answer,
     arp::arp,
     create::create,
-    direct::direct,
+    direct::{direct, direct_forward},
     egress::may_leave,
     evict::evict,
     fragment::fragment,
@@ -96,6 +96,7 @@ phases! {
     onearm_create: Addr4 = |_, work| create::<Addr4, _>(work, &Kernel);
     onearm_forward: Addr4 = |frame, work| forward::<Addr4, _, _>(frame, work, &Kernel);
     onearm_direct: Addr4 = |frame, work| direct::<Addr4, _, _>(frame, work, &Kernel);
+    onearm_direct_forward: Addr4 = |frame, work| direct_forward::<Addr4, _, _>(frame, work, &Kernel);
     onearm_mss: Addr4 = |frame, work| mss::<Addr4, _, _>(frame, work, &Kernel);
     onearm_answer: Addr4 = |frame, work| answer::<Addr4, _, _>(frame, work, &Kernel);
     onearm_transit: Addr4 = |frame, work| transit::<Addr4, _, _>(frame, work, &Kernel);
@@ -115,6 +116,7 @@ phases! {
     onearm_create6: Addr = |_, work| create::<Addr, _>(work, &Kernel);
     onearm_forward6: Addr = |frame, work| forward::<Addr, _, _>(frame, work, &Kernel);
     onearm_direct6: Addr = |frame, work| direct::<Addr, _, _>(frame, work, &Kernel);
+    onearm_direct_forward6: Addr = |frame, work| direct_forward::<Addr, _, _>(frame, work, &Kernel);
     onearm_mss6: Addr = |frame, work| mss::<Addr, _, _>(frame, work, &Kernel);
     onearm_answer6: Addr = |frame, work| answer::<Addr, _, _>(frame, work, &Kernel);
     onearm_transit6: Addr = |frame, work| transit::<Addr, _, _>(frame, work, &Kernel);

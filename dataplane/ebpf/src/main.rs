@@ -58,6 +58,7 @@ fn verdict<A: Address>(ctx: &XdpContext, step: Step) -> u32 {
 
 /// Entry of every frame.
 #[xdp(frags)]
+#[inline(always)]
 pub fn onearm_xdp(ctx: XdpContext) -> u32 {
     let step = receive(&mut Frame(&ctx), ctx.ingress_ifindex() as u32, &Kernel);
     verdict::<Addr4>(&ctx, step)
@@ -65,6 +66,7 @@ pub fn onearm_xdp(ctx: XdpContext) -> u32 {
 
 /// See `Phase::Receive6`.
 #[xdp(frags)]
+#[inline(always)]
 pub fn onearm_receive6(ctx: XdpContext) -> u32 {
     let step = receive6(&mut Frame(&ctx), ctx.ingress_ifindex() as u32, &Kernel);
     verdict::<Addr>(&ctx, step)
@@ -76,6 +78,7 @@ macro_rules! phases {
         $(
             /// See `Phase`.
             #[xdp(frags)]
+            #[inline(always)]
             pub fn $name(ctx: XdpContext) -> u32 {
                 let Some($work) = maps::work() else {
                     return xdp_action::XDP_DROP;

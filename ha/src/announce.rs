@@ -7,8 +7,8 @@
 //! gives one. Conflicts and failed sends jump the queue but keep the pace. Losing the lease drops everything at once.
 //!
 //! A conflict is answered at once, but each address at most once in [`CONFLICT_GAP_NANOS`] and all together at most
-//! [`CONFLICTS_PER_SECOND`] times a second. What these bounds hold back is owed: the last word after a burst of forged
-//! claims is an announcement of ours.
+//! [`CONFLICTS_PER_SECOND`] times a second. What these bounds hold back is owed, and so is an answer to what may have
+//! followed a claim unseen ([`CONFLICT_BLIND_NANOS`]): the last word after a burst of forged claims is ours.
 //!
 //! Who carries out [`Output::Announce`] reads the leg's MAC for each frame (B15) and looks at the lease once more before
 //! each send.
@@ -27,6 +27,9 @@ pub const MAX_OWNED: usize = 8_192;
 pub const PASS_GAP_NANOS: u64 = 1_000_000_000;
 /// Least time between two conflict announcements of one address (RFC 5227 §2.4). Nanoseconds.
 pub const CONFLICT_GAP_NANOS: u64 = 10_000_000_000;
+/// For so long after a claim another one for the same address may go unseen: the dataplane tells of one a second.
+/// Nanoseconds.
+pub const CONFLICT_BLIND_NANOS: u64 = 1_000_000_000;
 /// Most conflict announcements in a second, all addresses together: forged conflicts are no amplifier.
 pub const CONFLICTS_PER_SECOND: u32 = 10;
 /// How often the pace hands out sends. Nanoseconds.
@@ -116,10 +119,20 @@ struct Owned {
     is: OwnedAddress,
     /// Announcements still to be sent by passes.
     left: u8,
+    /// When it was last claimed.
+    claimed_at: Option<MonoTime>,
     /// When a conflict was last answered.
     conflict_at: Option<MonoTime>,
     /// When the answer to a conflict is due that the bounds held back.
     owed_at: Option<MonoTime>,
+}
+
+impl Owned {
+    /// Whether a claim after `now` may go unseen.
+    fn may_be_claimed_unseen(&self, now: MonoTime) -> bool {
+        self.claimed_at
+            .is_some_and(|at| now.since(at) < CONFLICT_BLIND_NANOS)
+    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -219,17 +232,15 @@ impl Announcer {
             owned.push(match known {
                 Some(old) if old.is == *is => old,
                 // New, or a router by now and no host any more: caches are to learn it.
-                Some(Owned {
-                    conflict_at, owed_at, ..
-                }) => Owned {
+                Some(old) => Owned {
                     is: *is,
                     left: self.settings.rounds,
-                    conflict_at,
-                    owed_at,
+                    ..old
                 },
                 None => Owned {
                     is: *is,
                     left: self.settings.rounds,
+                    claimed_at: None,
                     conflict_at: None,
                     owed_at: None,
                 },
@@ -352,17 +363,13 @@ impl Announcer {
         };
         self.counters.conflicts += 1;
         let owned = &mut self.owned[position];
+        owned.claimed_at = Some(now);
         let free_at = owned.conflict_at.map_or(now, |at| at.plus(CONFLICT_GAP_NANOS));
         if free_at <= now && self.conflicts_left(now) > 0 {
             self.answer(now, position);
-            return;
-        }
-        self.counters.conflicts_suppressed += 1;
-        let owned = &mut self.owned[position];
-        if owned.owed_at.is_none() {
-            let owed_at = free_at.max(now);
-            owned.owed_at = Some(owed_at);
-            self.owed.insert((owed_at, address));
+        } else {
+            self.counters.conflicts_suppressed += 1;
+            self.owe(free_at.max(now), position);
         }
     }
 
@@ -374,6 +381,18 @@ impl Announcer {
         let address = owned.is.address;
         if !self.urgent.contains(&address) {
             self.urgent.push_back(address);
+        }
+        if owned.may_be_claimed_unseen(now) {
+            self.owe(now.plus(CONFLICT_GAP_NANOS), position);
+        }
+    }
+
+    /// Owes an answer at `due`, unless one is owed.
+    fn owe(&mut self, due: MonoTime, position: usize) {
+        let owned = &mut self.owned[position];
+        if owned.owed_at.is_none() {
+            owned.owed_at = Some(due);
+            self.owed.insert((due, owned.is.address));
         }
     }
 
@@ -443,8 +462,10 @@ impl Announcer {
                     break;
                 };
                 let owned = self.owned[position].is;
-                // Every conflict seen so far is older than this announcement.
-                self.settle(owned.address);
+                if !self.owned[position].may_be_claimed_unseen(now) {
+                    // Every claim is older than this announcement.
+                    self.settle(owned.address);
+                }
                 self.counters.ordered += 1;
                 self.outputs.push_back(Output::Announce {
                     owned,

@@ -241,11 +241,11 @@ fn m11_conflicts_are_answered_at_once_and_once_in_ten_seconds_and_the_last_one_t
         }
         bench.pass(60_000 * MS);
         let told = told_after(&bench, begun, address(7));
-        // The last claim of the burst came 100 ms before its end: an announcement follows it.
+        // The last claim came 100 ms before the end of the burst, another may have followed unseen for a second: an
+        // announcement comes later than both.
         let expected: &[u64] = match burst {
-            1 => &[0],
-            2 | 30 => &[0, 10_000],
-            _ => &[0, 10_000, 20_000],
+            1 | 2 | 30 => &[0, 10_000],
+            _ => &[0, 10_000, 20_000, 30_000],
         };
         let near = |(told, expected): (&u64, &u64)| (*expected..=expected + 40).contains(told);
         assert_eq!(told.len(), expected.len(), "{burst}: {told:?}");
@@ -271,8 +271,9 @@ fn m11_conflicts_are_answered_ten_times_a_second_in_all_and_every_address_in_the
     }
     let in_ten_seconds = bench.told.len();
     assert!((90..=110).contains(&in_ten_seconds), "{in_ten_seconds}");
-    bench.pass(120_000 * MS);
-    assert!((0..1_000).all(|number| bench.times_told(address(number)) == 1));
+    bench.pass(240_000 * MS);
+    assert_eq!(bench.announcer.deadline(), None);
+    assert!((0..1_000).all(|number| (1..=2).contains(&bench.times_told(address(number)))));
     let times: Vec<_> = bench.told.iter().map(|(at, ..)| *at).collect();
     for window in times.windows(21) {
         assert!(
@@ -291,6 +292,11 @@ fn an_announcement_for_another_reason_settles_what_is_owed() {
     bench.pass(100 * MS);
     bench.give(Input::ConflictSeen(address(0)));
     bench.give(Input::AnnouncementsDoubtful);
+    bench.pass(500 * MS);
+    assert!(
+        bench.announcer.deadline().is_some(),
+        "a claim may have followed unseen"
+    );
     bench.pass(5_000 * MS);
     bench.told.clear();
     bench.pass(60_000 * MS);

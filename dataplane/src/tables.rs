@@ -167,6 +167,8 @@ pub struct ServiceSpec {
     pub idle_timeout: Duration,
     /// Largest TCP segment, bytes, that both sides are told of; `None` = as they say.
     pub mss_clamp: Option<u16>,
+    /// Each datagram is scheduled on its own, and no flow is kept of it. UDP in direct modes only, without limits.
+    pub per_packet: bool,
     /// Who may open a flow.
     pub limits: LimitsSpec,
     /// What becomes of the flows of a server that goes down while another is up.

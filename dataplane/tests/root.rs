@@ -154,6 +154,7 @@ fn service() -> ServiceSpec {
         }],
         idle_timeout: Duration::from_mins(15),
         mss_clamp: None,
+        per_packet: false,
         limits: LimitsSpec::default(),
         on_server_down: OnServerDown::default(),
         mode_for: Vec::new(),

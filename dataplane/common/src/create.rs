@@ -161,7 +161,9 @@ fn set_source<T: Tables>(work: &mut Work, tables: &T, node: &Node) -> bool {
 #[inline(always)]
 fn finish<T: Tables>(work: &mut Work, tables: &T, node: &Node, result: Result<u32, NotInserted>) -> Step {
     match result {
-        Ok(_) => {
+        Ok(at) => {
+            work.made_at = at;
+            work.made_incarnation = work.forward.incarnation;
             if work.forward.proto == proto::TCP {
                 tables.add_half_open(1);
             }

@@ -241,10 +241,10 @@ pub fn direct<A: Outer, P: Packet, T: Tables>(packet: &mut P, work: &mut Work, t
             tables.add_open(ended.stats, ended.server, u64::MAX);
         }
     }
-    let error = work.arrival.shape & shape::ERROR != 0;
-    if node.dsr_ways == 0 && !error {
+    let forgets = work.forgets != 0 || work.arrival.shape & shape::ERROR != 0;
+    if node.dsr_ways == 0 && !forgets {
         tables.count(Counter::AffinityMissed);
-    } else if !error {
+    } else if !forgets {
         let serial = tables.next_incarnation().wrapping_add(1) & 0xff_ffff_ffff;
         work.forward.incarnation = node.incarnation_base | serial;
         let owner = tables.lock_owner();

@@ -282,6 +282,8 @@ pub mod service {
     pub const CLIENTS: u32 = 2;
     /// Who is in no prefix is denied.
     pub const ALLOWED_ONLY: u32 = 4;
+    /// Each datagram is scheduled on its own, and no flow is kept of it. In direct modes only.
+    pub const PER_PACKET: u32 = 8;
     /// Value of `CLIENTS`: may call.
     pub const ALLOW: u32 = 1;
     /// Value of `CLIENTS`: may not.

@@ -203,7 +203,14 @@ pub fn forward<A: Fragmented + Outer, P: Packet, T: Tables>(packet: &mut P, work
     let Some(node) = tables.node() else {
         return discard(tables, Counter::Internal);
     };
-    let Some(found) = table::find(tables, &geometry::<A>(node), &arrival.key) else {
+    let (mut at, mut incarnation) = (work.made_at, work.made_incarnation);
+    if incarnation == 0 {
+        let Some(found) = table::find(tables, &geometry::<A>(node), &arrival.key) else {
+            return discard(tables, Counter::LockContended);
+        };
+        (at, incarnation) = (found.at, found.incarnation);
+    }
+    let Some(found) = table::found_at::<A, T>(tables, at, incarnation) else {
         return discard(tables, Counter::LockContended);
     };
     let limit = mss::limit(tables, &arrival, found.entry().stats());

@@ -42,6 +42,7 @@ pub fn hand_over_with<A: Header, T: Tables>(
         work.leg = *leg;
         work.now = 0;
         work.old_incarnation = 0;
+        work.made_incarnation = 0;
         work.reopen = 0;
         work.evicted = 0;
         work.waited = 0;

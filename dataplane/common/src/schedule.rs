@@ -50,7 +50,10 @@ pub fn schedule<T: Tables>(work: &mut Work, tables: &T) -> Step {
     let Some(service) = tables.service(slot, work.service) else {
         return discard(tables, Counter::Internal);
     };
-    if let Some(reason) = limits::refused(work, tables, service, node.flow_hash_key, joins(work)) {
+    let per_packet = is_direct(work.mode) && service.options & service::PER_PACKET != 0;
+    work.forgets = u8::from(per_packet);
+    let opens_nothing = joins(work) || per_packet;
+    if let Some(reason) = limits::refused(work, tables, service, node.flow_hash_key, opens_nothing) {
         return refuse(tables, service, reason);
     }
     let Some((index, server)) = choose(work, tables, service, node) else {
@@ -121,8 +124,9 @@ fn choose<'t, T: Tables>(
     if length == 0 {
         return None;
     }
-    // Without a flow, packets of one connection must find the same server.
-    let by_hash = is_direct(work.mode) && (joins(work) || node.dsr_ways == 0);
+    // Without a flow, packets of one connection must find the same server, and fragments of one datagram.
+    let alone = work.forgets != 0 && work.arrival.shape & (shape::FRAGMENT | shape::JOINED) == 0;
+    let by_hash = is_direct(work.mode) && !alone && (joins(work) || node.dsr_ways == 0 || work.forgets != 0);
     let scheduler = if by_hash && service.scheduler != scheduler::SOURCE_HASH {
         scheduler::MAGLEV
     } else {
@@ -136,6 +140,8 @@ fn choose<'t, T: Tables>(
     };
     let hash = if scheduler == scheduler::SOURCE_HASH {
         hash::source(node.pair_hash_key, work.arrival.key.saddr)
+    } else if alone {
+        u64::from(tables.random()) << 32
     } else {
         hash::client(node.pair_hash_key, &work.arrival.key)
     };

@@ -260,6 +260,17 @@ pub fn find<A: Address, M: FlowMemory>(
     find_in(second, place.second, place.tag, key, true)
 }
 
+/// The flow at a location, if it still is this one.
+#[inline(always)]
+pub fn found_at<A: Address, M: FlowMemory>(memory: &M, at: u32, incarnation: u64) -> Option<Found<A>> {
+    let found = Found {
+        at,
+        incarnation,
+        entry: entry_at::<A, M>(memory, at)?,
+    };
+    found.intact().then_some(found)
+}
+
 #[inline(always)]
 fn find_in<A: Address>(
     bucket: *mut Bucket<A>,

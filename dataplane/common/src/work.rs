@@ -140,8 +140,12 @@ pub struct Work {
     pub now: u64,
     /// Incarnation of the flow that a SYN may replace; 0 = none.
     pub old_incarnation: u64,
-    /// Its location.
+    /// Incarnation of the flow that was made of this packet; 0 = none was.
+    pub made_incarnation: u64,
+    /// Location of the old flow.
     pub old_at: u32,
+    /// Location of the new one.
+    pub made_at: u32,
     /// Service index.
     pub service: u32,
     /// First pool of the service, with the slot's base.
@@ -184,6 +188,8 @@ pub struct Work {
     pub waited: u8,
     /// 1 = the old flow goes for its source port.
     pub reusing: u8,
+    /// 1 = no flow is to be kept of the packet.
+    pub forgets: u8,
     /// 1 = the source port is chosen.
     pub chosen: u8,
     /// Identification for a first fragment, as it will stand in the packet, should its source be rewritten; 0 = none.

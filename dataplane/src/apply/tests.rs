@@ -56,6 +56,7 @@ fn service(name: &str, port: u16, servers: &[u8]) -> ServiceSpec {
         }],
         idle_timeout: Duration::from_mins(15),
         mss_clamp: None,
+        per_packet: false,
         limits: LimitsSpec::default(),
         on_server_down: OnServerDown::default(),
         mode_for: Vec::new(),

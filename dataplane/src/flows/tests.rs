@@ -27,6 +27,11 @@ const IDLE: u32 = 13_411;
 const UDP_UNREPLIED: u32 = 900;
 
 fn flow_table() -> Arc<FlowTable> {
+    flow_table_of(BUCKETS)
+}
+
+/// With so many buckets for each family.
+fn flow_table_of(buckets: u32) -> Arc<FlowTable> {
     let memory = |len: usize| {
         let fd = memfd_create(c"flows", MFdFlags::MFD_CLOEXEC).unwrap();
         ftruncate(&fd, i64::try_from(len).unwrap()).unwrap();
@@ -34,7 +39,7 @@ fn flow_table() -> Arc<FlowTable> {
     };
     let words = |len: u32| Words::new(memory(8 * len as usize).as_fd(), len).unwrap();
     let mapping = |bucket: usize| {
-        let len = BUCKETS as usize * bucket;
+        let len = buckets as usize * bucket;
         Mapping::new(memory(len).as_fd(), len).unwrap()
     };
     let maps = FlowMaps {
@@ -49,8 +54,8 @@ fn flow_table() -> Arc<FlowTable> {
     };
     let node = Node {
         flow_hash_key: [3, 4],
-        flow_bucket_mask: BUCKETS - 1,
-        flow6_bucket_mask: BUCKETS - 1,
+        flow_bucket_mask: buckets - 1,
+        flow6_bucket_mask: buckets - 1,
         half_open_ticks: HALF_OPEN,
         closing_ticks: CLOSING,
         ..Node::default()
@@ -532,4 +537,51 @@ fn ipv6_flows_are_listed_counted_and_ended_beside_ipv4_ones() {
     );
     assert_eq!(expiry.expire(at(30 + IDLE + 1), u32::MAX).removed, 1);
     assert_eq!(taken(&table), 0);
+}
+
+/// Prints what a flow costs the sweep, in a table as large as the loader makes it for so many, and how long a slice lasts.
+#[test]
+#[ignore = "measures: release build, a quiet machine, 3 GB"]
+fn expiry_costs_the_same_for_each_flow_however_many_there_are() {
+    #[expect(clippy::disallowed_methods, reason = "a measurement")]
+    let clock = std::time::Instant::now;
+    let mut costs = Vec::new();
+    for flows in [10_000_u32, 100_000, 1_000_000, 4_000_000] {
+        let entries = u64::from(flows) * 2 * 100 / 85;
+        let buckets = u32::try_from(entries.div_ceil(16)).unwrap().next_power_of_two();
+        let table = flow_table_of(buckets);
+        for n in 0..flows {
+            let (mut forward, mut reply) = pair(7, proto::TCP, FlowState::Established, (100, 100));
+            let (client, source) = (Addr::v4((0x0a00_0000 + n).to_be()), Addr::v4((0x6400_0000 + n).to_be()));
+            (forward.saddr, forward.new_saddr, forward.incarnation) = (client, source, u64::from(n) + 1);
+            (reply.daddr, reply.new_daddr, reply.incarnation) = (source, client, 0);
+            insert(&table, &(forward, reply));
+        }
+        let mut expiry = Expiry::new(Arc::clone(&table));
+        let slice = buckets.div_ceil(50);
+        let mut pass = |now: u32| {
+            let (mut removed, mut longest, mut looked_at) = (0, 0.0_f64, 0);
+            let begun = clock();
+            // The other family's table is empty: its buckets cost a flow nothing that it would not cost an empty table.
+            while looked_at < buckets {
+                let start = clock();
+                removed += expiry.expire(at(now), slice.min(buckets - looked_at)).removed;
+                looked_at += slice.min(buckets - looked_at);
+                longest = longest.max(start.elapsed().as_secs_f64());
+            }
+            let whole = begun.elapsed().as_secs_f64();
+            while expiry.expire(at(now), u32::MAX).pass_ended.is_none() {}
+            (removed, whole * 1e9 / f64::from(flows), longest * 1e3)
+        };
+        pass(101);
+        let (_, kept, slice_ms) = pass(101);
+        let (removed, ended, longest_ms) = pass(102 + IDLE);
+        assert_eq!(removed, flows);
+        println!(
+            "{flows} flows in {buckets} buckets: {kept:.1} ns to look at one (slice {slice_ms:.2} ms), {ended:.1} ns to end one \
+             (slice {longest_ms:.2} ms)"
+        );
+        costs.push(kept);
+    }
+    assert!(costs[3] < 3.0 * costs[1], "{costs:?}");
 }

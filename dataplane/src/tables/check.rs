@@ -257,6 +257,14 @@ fn service(service: &ServiceSpec) -> Result<()> {
         });
     }
     one_family(service)?;
+    let limits = service.limits.value() != maps::Limits::default();
+    if service.per_packet
+        && (service.protocol != Protocol::Udp || limits || !service.modes().all(Mode::is_direct))
+    {
+        return Err(TablesError::PerPacket {
+            service: service.name.clone(),
+        });
+    }
     if let Hairpin::Listed(prefixes) = &service.hairpin {
         prefixes_once("hairpin prefix", prefixes.iter())?;
     }

@@ -8,6 +8,12 @@ use super::{Protocol, ServerId};
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TablesError {
+    /// Datagrams scheduled one by one, where flows are needed.
+    #[error("service {service:?}: only datagrams to servers that answer clients themselves can be scheduled one by one, and no limits count them")]
+    PerPacket {
+        /// Service.
+        service: String,
+    },
     /// More of something than the maps hold.
     #[error("{count} {what}: at most {max}")]
     TooMany {

@@ -50,6 +50,7 @@ pub(super) fn judge(file: &PairFile, findings: &mut Findings) {
             let message = "has no effect: nothing gets another source in this mode";
             findings.warn("no-effect", format!("{path}.snat"), message, "remove the key");
         }
+        datagrams(file, index, service, findings);
         if service.protocol == Protocol::Udp && file.parsed.says(&format!("{path}.mss_clamp")) {
             let message = "has no effect: UDP has no segments";
             findings.warn(
@@ -61,6 +62,32 @@ pub(super) fn judge(file: &PairFile, findings: &mut Findings) {
         }
     }
     ports(file, findings);
+}
+
+/// `udp`.
+fn datagrams(file: &PairFile, index: usize, service: &ServiceConfig, findings: &mut Findings) {
+    let path = file.service_path(index);
+    let field = format!("{path}.udp");
+    if service.protocol != Protocol::Udp && file.parsed.says(&field) {
+        let message = "has no effect: the service is none of UDP";
+        findings.warn("no-effect", field, message, "remove the key");
+        return;
+    }
+    if !service.per_packet {
+        return;
+    }
+    if !service.modes().all(Mode::is_direct) {
+        let message = "where packets are translated, answers find their clients by flows alone";
+        let remedy = "write \"flow\", or use \"dsr\" or \"l3-dsr\" for all clients";
+        findings.error("packet-mode", field, message, remedy);
+    }
+    for key in ["max_connections", "max_new_per_second", "max_per_source"] {
+        let limit = format!("{path}.{key}");
+        if file.parsed.says(&limit) {
+            let message = "counts flows, and udp = \"packet\" keeps none";
+            findings.error("packet-limits", limit, message, "remove the key, or write udp = \"flow\"");
+        }
+    }
 }
 
 fn servers(file: &PairFile, index: usize, service: &ServiceConfig, findings: &mut Findings) {

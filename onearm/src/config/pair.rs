@@ -204,6 +204,8 @@ pub struct ServiceConfig {
     pub idle_timeout: Duration,
     /// Largest TCP segment both sides are told of, 88 to 9,000 bytes; `None` = as they say.
     pub mss_clamp: Option<u16>,
+    /// Each datagram is scheduled on its own, without a flow.
+    pub per_packet: bool,
     /// Who may open connections, and how many.
     pub limits: ServiceLimits,
     /// What becomes of the flows of a server that goes down while another is up.

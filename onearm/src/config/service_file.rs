@@ -31,6 +31,7 @@ pub(super) const SERVICE: Keys = Keys {
         "snat_ports",
         "idle_timeout",
         "mss_clamp",
+        "udp",
         "max_connections",
         "max_new_per_second",
         "max_per_source",
@@ -114,6 +115,9 @@ pub(super) fn service(walk: &mut Walk<'_>, field: &Field<'_>) -> Option<(Service
     let mss_clamp = walk.may(&table, "mss_clamp", |walk, field| {
         u16::try_from(walk.integer(field, limits::MSS_CLAMP)?).ok()
     });
+    let per_packet = walk.or(&table, "udp", false, |walk, field| {
+        walk.choice(field, &[("flow", false), ("packet", true)], &[])
+    });
     let limits = service_limits(walk, &table);
     let downs = [("reset", OnServerDown::Reset), ("keep", OnServerDown::Keep)];
     let on_server_down = walk.or(&table, "on_server_down", OnServerDown::Reset, |walk, field| {
@@ -135,6 +139,7 @@ pub(super) fn service(walk: &mut Walk<'_>, field: &Field<'_>) -> Option<(Service
         snat,
         idle_timeout,
         mss_clamp,
+        per_packet,
         limits,
         on_server_down,
         check,

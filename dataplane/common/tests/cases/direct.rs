@@ -14,7 +14,7 @@ use crate::support::{
 use onearm_dataplane_common::{
     addr::Addr,
     counter::Counter,
-    maps::{Tunnel, mode, proto, scheduler, server},
+    maps::{Tunnel, mode, proto, scheduler, server, service},
 };
 
 pub const DSR: ServiceSpec<'static> = ServiceSpec {
@@ -96,6 +96,33 @@ pub fn ack() -> Frame {
 pub fn to_server<E: Engine>(e: &mut E, frame: &Frame, mac: Mac) {
     let frame = frame.build();
     assert_eq!(expect(e, &frame, Transmit), handed(&frame, OUR_MAC, mac));
+}
+
+/// Datagrams of one client, none of which needs the server of the one before.
+pub fn per_packet(scheduler: u8) -> Setup {
+    let mut setup = Setup::service(&ServiceSpec {
+        servers: &[1, 2],
+        proto: proto::UDP,
+        scheduler,
+        ..DSR
+    });
+    setup.service[0].1.options = service::PER_PACKET;
+    setup
+}
+
+/// Each datagram is scheduled on its own; `alike`: by something that is the same for all of them.
+fn one_by_one<E: Engine>(e: &mut E, alike: bool) {
+    let mut of_first = 0;
+    for _ in 0..40 {
+        of_first += u32::from(server_of(e, &call(Body::Udp(true))) == S1_MAC);
+    }
+    if alike {
+        assert!(of_first == 0 || of_first == 40, "{of_first}");
+    } else {
+        assert!((8..=32).contains(&of_first), "{of_first} of 40");
+    }
+    assert_eq!((e.entries().len(), e.counter(Counter::FlowCreated)), (0, 0));
+    assert_eq!(e.counter(Counter::AffinityMissed), 0);
 }
 
 /// The server a packet went to.
@@ -193,6 +220,26 @@ fn clients_of_both<E: Engine>(e: &mut E) -> [End; 2] {
 }
 
 #[expect(clippy::too_many_lines, reason = "a table")]
+pub fn per_packet_cases<E: Engine>() -> Vec<Case<E>> {
+    vec![
+        case(
+            "datagrams one by one, by turns",
+            || per_packet(scheduler::WRR),
+            |e| one_by_one(e, false),
+        ),
+        case(
+            "datagrams one by one, at random",
+            || per_packet(scheduler::MAGLEV),
+            |e| one_by_one(e, false),
+        ),
+        case(
+            "datagrams one by one, by source",
+            || per_packet(scheduler::SOURCE_HASH),
+            |e| one_by_one(e, true),
+        ),
+    ]
+}
+
 pub fn cases<E: Engine>() -> Vec<Case<E>> {
     vec![
         case("dsr: only the MACs change, and one entry is made", dsr, |e| {

@@ -3,7 +3,7 @@
 use super::{
     Case, case,
     direct::{
-        DSR, GUE_PORT, ack, call, carried, dsr, dsr_hash, dsr_two, dsr_udp, from, gue, handed, ipip, l3,
+        DSR, GUE_PORT, ack, call, carried, dsr, dsr_hash, dsr_two, dsr_udp, from, gue, handed, ipip, l3, per_packet,
         server_of, syn, tunnelled,
     },
     expect, expect_drop,
@@ -265,6 +265,16 @@ pub fn cases<E: Engine>() -> Vec<Case<E>> {
         case(
             "fragments stay together, dsr by hash",
             || two_for_datagrams(scheduler::MAGLEV, 4),
+            together,
+        ),
+        case(
+            "fragments stay together, datagrams one by one by turns",
+            || per_packet(scheduler::WRR),
+            together,
+        ),
+        case(
+            "fragments stay together, datagrams one by one at random",
+            || per_packet(scheduler::MAGLEV),
             together,
         ),
         case(

@@ -94,6 +94,7 @@ fn run_family<E: Engine>(engine: &mut E, v6: bool) -> HashSet<&'static str> {
         balanced::cases(),
         choice::cases(),
         direct::cases(),
+        direct::per_packet_cases(),
         edges::cases(),
         egress::cases(),
         fragments::cases(),

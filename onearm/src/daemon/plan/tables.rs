@@ -124,6 +124,7 @@ fn service(node: NodeId, service: &ServiceConfig, is_up: impl Fn(usize) -> bool)
         snat: sources.filter_map(pool).collect(),
         idle_timeout: service.idle_timeout,
         mss_clamp: service.mss_clamp,
+        per_packet: service.per_packet,
         limits: LimitsSpec {
             max_connections: service.limits.max_connections,
             max_new_per_second: service.limits.max_new_per_second,

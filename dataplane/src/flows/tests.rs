@@ -552,7 +552,10 @@ fn expiry_costs_the_same_for_each_flow_however_many_there_are() {
         let table = flow_table_of(buckets);
         for n in 0..flows {
             let (mut forward, mut reply) = pair(7, proto::TCP, FlowState::Established, (100, 100));
-            let (client, source) = (Addr::v4((0x0a00_0000 + n).to_be()), Addr::v4((0x6400_0000 + n).to_be()));
+            let (client, source) = (
+                Addr::v4((0x0a00_0000 + n).to_be()),
+                Addr::v4((0x6400_0000 + n).to_be()),
+            );
             (forward.saddr, forward.new_saddr, forward.incarnation) = (client, source, u64::from(n) + 1);
             (reply.daddr, reply.new_daddr, reply.incarnation) = (source, client, 0);
             insert(&table, &(forward, reply));

@@ -8,7 +8,7 @@ use ipnet::IpNet;
 use onearm_dataplane_common::maps;
 
 use super::ports::blocks;
-use super::{Hairpin, Mode, ServerNetwork, ServiceSpec, Tables, TablesError};
+use super::{Hairpin, Mode, Protocol, ServerNetwork, ServiceSpec, Tables, TablesError};
 
 pub(super) type Result<T> = std::result::Result<T, TablesError>;
 

@@ -578,7 +578,12 @@ fn entries_of(state: &ServiceState, slot: u8, image: &mut Image) {
         snat_len: narrow(spec.snat.len()),
         idle_ticks: check::ticks(spec.idle_timeout).unwrap_or(1),
         stats: state.index,
-        options: options(&spec.limits) | if spec.per_packet { maps::service::PER_PACKET } else { 0 },
+        options: options(&spec.limits)
+            | if spec.per_packet {
+                maps::service::PER_PACKET
+            } else {
+                0
+            },
         mss: spec.mss_clamp.unwrap_or(0),
         _pad: 0,
     };

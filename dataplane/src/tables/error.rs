@@ -9,7 +9,9 @@ use super::{Protocol, ServerId};
 #[non_exhaustive]
 pub enum TablesError {
     /// Datagrams scheduled one by one, where flows are needed.
-    #[error("service {service:?}: only datagrams to servers that answer clients themselves can be scheduled one by one, and no limits count them")]
+    #[error(
+        "service {service:?}: only datagrams to servers that answer clients themselves can be scheduled one by one, and no limits count them"
+    )]
     PerPacket {
         /// Service.
         service: String,

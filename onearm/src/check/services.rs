@@ -85,7 +85,12 @@ fn datagrams(file: &PairFile, index: usize, service: &ServiceConfig, findings: &
         let limit = format!("{path}.{key}");
         if file.parsed.says(&limit) {
             let message = "counts flows, and udp = \"packet\" keeps none";
-            findings.error("packet-limits", limit, message, "remove the key, or write udp = \"flow\"");
+            findings.error(
+                "packet-limits",
+                limit,
+                message,
+                "remove the key, or write udp = \"flow\"",
+            );
         }
     }
 }

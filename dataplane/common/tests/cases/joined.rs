@@ -3,8 +3,8 @@
 use super::{
     Case, case,
     direct::{
-        DSR, GUE_PORT, ack, call, carried, dsr, dsr_hash, dsr_two, dsr_udp, from, gue, handed, ipip, l3, per_packet,
-        server_of, syn, tunnelled,
+        DSR, GUE_PORT, ack, call, carried, dsr, dsr_hash, dsr_two, dsr_udp, from, gue, handed, ipip, l3,
+        per_packet, server_of, syn, tunnelled,
     },
     expect, expect_drop,
     icmp_errors::errors,

@@ -259,6 +259,7 @@ fn narrow(mut setup: Setup, hop: usize, mtu: u16) -> Setup {
     setup
 }
 
+#[expect(clippy::too_many_lines, reason = "a table")]
 pub fn cases<E: Engine>() -> Vec<Case<E>> {
     vec![
         case("fragments stay together, dsr by turns", dsr_udp_two, together),

@@ -308,6 +308,7 @@ fn service(v6: bool, protocol: Protocol, gue_port: Option<u16>) -> ServiceSpec {
         idle_timeout: Duration::from_mins(15),
         limits: LimitsSpec::default(),
         mss_clamp: None,
+        per_packet: false,
         on_server_down: OnServerDown::default(),
         servers: vec![ServerSpec {
             id: ServerId {

@@ -15,6 +15,7 @@ use crate::egress_gate::{self, GateRecord};
 use crate::error::{Error, Result};
 use crate::events::Events;
 use crate::flows::FlowTable;
+use crate::helper::{Helper, Ports};
 use crate::kernel_maps::KernelMaps;
 use crate::lease::LeaseCell;
 use crate::loader;
@@ -34,6 +35,7 @@ pub struct Dataplane {
     pub(crate) registry: Registry,
     pub(crate) mirror: Mirror,
     pub(crate) slots: Slots,
+    pub(crate) ports: Ports,
     node: Node,
     attached: Vec<Attached>,
     map_bytes: u64,
@@ -64,6 +66,7 @@ impl Dataplane {
             registry,
             mirror,
             slots: Slots::default(),
+            ports: Ports::default(),
             node,
             attached: Vec::new(),
             map_bytes,
@@ -196,6 +199,18 @@ impl Dataplane {
         Arc::clone(&self.flows)
     }
 
+    /// What does for the programs what they cannot do themselves, for a thread of its own.
+    ///
+    /// # Errors
+    /// [`Error::Kernel`] without a packet socket (`CAP_NET_RAW`, `CAP_NET_ADMIN`), [`Error::Descriptor`].
+    pub fn helper(&mut self) -> Result<Helper> {
+        let program = loader::xdp(&mut self.ebpf, phase::MAIN)?
+            .fd()
+            .map_err(loader::unusable)?;
+        let program = sys::duplicate(program).map_err(|source| Error::Descriptor { source })?;
+        Helper::new(program, Arc::clone(&self.ports))
+    }
+
     /// The consumer of the programs' events; there is one, `None` after the first call.
     pub fn take_events(&mut self) -> Option<Events> {
         self.maps.events.take().map(Events::new)
@@ -205,7 +220,7 @@ impl Dataplane {
 #[cfg(test)]
 mod tests {
     use super::Dataplane;
-    use crate::{EventStream, Events, Expiry, FlowTable, LeaseCell};
+    use crate::{EventStream, Events, Expiry, FlowTable, Helper, LeaseCell};
 
     #[test]
     fn what_other_threads_need_can_be_given_to_them() {
@@ -215,6 +230,7 @@ mod tests {
         movable::<Events>();
         movable::<EventStream>();
         movable::<Expiry>();
+        movable::<Helper>();
         shared::<LeaseCell>();
         shared::<FlowTable>();
     }

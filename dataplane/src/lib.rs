@@ -6,7 +6,7 @@
 //!                 ─► set_legs, set_next_hops       the node        mirrored, fewest writes
 //!                 ─► apply(&Tables)                a generation    two slots, one switch
 //!                 ─► change_servers                health, weight  one store a service
-//! LeaseCell, FlowTable (Arc), Expiry, EventStream  each for a thread or task of its own
+//! LeaseCell, FlowTable (Arc), Expiry, EventStream, Helper  each for a thread or task of its own
 //!
 //! Decapsulator::attach                             on a server
 //! ```
@@ -20,6 +20,7 @@ pub mod egress_gate;
 mod error;
 mod events;
 mod flows;
+mod helper;
 mod identity;
 mod kernel;
 mod kernel_maps;
@@ -41,6 +42,7 @@ pub use decap::{DecapSpec, Decapsulator};
 pub use error::{Error, Result};
 pub use events::{Event, EventStream, Events, Timed};
 pub use flows::{Expiry, FlowCounts, FlowFilter, FlowInfo, FlowListing, FlowState, FlowTable, Progress};
+pub use helper::Helper;
 pub use kernel::{Feature, KernelRelease};
 pub use lease::LeaseCell;
 pub use loader::{Limits, Options};

@@ -1,5 +1,6 @@
 //! The daemon's calls that bring tables, servers, legs and next hops into the maps.
 
+use std::sync::PoisonError;
 use std::time::Instant;
 
 use crate::apply::{self, Applied, MapSink};
@@ -67,6 +68,8 @@ impl Dataplane {
     /// # Errors
     /// [`Error::MapAccess`]; call again, it goes on where it stopped.
     pub fn set_legs(&mut self, legs: &[LegSpec]) -> Result<NextHopsReport> {
+        *self.ports.lock().unwrap_or_else(PoisonError::into_inner) =
+            legs.iter().map(|leg| (leg.id, leg.ifindex)).collect();
         self.mirror.set_legs(legs, &mut MapSink(&mut self.maps))
     }
 

@@ -1,5 +1,5 @@
-//! The few system calls that aya and nix do not offer safely: XDP links by descriptor, driver and MTU of an
-//! interface, waiting for the programs now running, random keys.
+//! The few system calls that aya and nix do not offer safely: XDP links by descriptor, runs of a program from any thread,
+//! packet sockets, driver and MTU of an interface, waiting for the programs now running, random keys.
 #![expect(unsafe_code, reason = "raw system calls live here and nowhere else")]
 
 use std::ffi::CStr;
@@ -13,6 +13,7 @@ use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
+const BPF_PROG_TEST_RUN: libc::c_long = 10;
 const BPF_LINK_CREATE: libc::c_long = 28;
 const BPF_LINK_DETACH: libc::c_long = 34;
 const BPF_XDP: u32 = 37;
@@ -171,4 +172,141 @@ pub(crate) fn duplicate(fd: &impl AsFd) -> io::Result<OwnedFd> {
 pub(crate) fn poll_ring(ring: RingBuf<MapData>) -> io::Result<AsyncFd<RingBuf<MapData>>> {
     // SAFETY: the ring owns its map's descriptor, keeps it open and never exchanges it.
     Ok(unsafe { AsyncFd::register_with_interest(ring, Interest::READABLE) }?)
+}
+
+/// `union bpf_attr` as used by `BPF_PROG_TEST_RUN`.
+#[repr(C)]
+#[derive(Default)]
+struct TestRun {
+    prog_fd: u32,
+    retval: u32,
+    data_size_in: u32,
+    data_size_out: u32,
+    data_in: u64,
+    data_out: u64,
+    repeat: u32,
+    duration: u32,
+    ctx_size_in: u32,
+    ctx_size_out: u32,
+    ctx_in: u64,
+    ctx_out: u64,
+}
+
+/// Runs an XDP program once on a frame as if it had come by an interface. The first four bytes of `noted` are what stands
+/// before the frame (`data_meta`). Returns the verdict and how much of `out` was written, in the same form.
+pub(crate) fn run_xdp(
+    program: BorrowedFd<'_>,
+    noted: &[u8],
+    ifindex: u32,
+    out: &mut [u8],
+) -> io::Result<(u32, usize)> {
+    let long = |_| io::Error::from_raw_os_error(libc::EMSGSIZE);
+    let size = u32::try_from(noted.len()).map_err(long)?;
+    // struct xdp_md: data, data_end, data_meta, ingress_ifindex, rx_queue_index, egress_ifindex.
+    let context = [4, size, 0, ifindex, 0, 0];
+    let mut attr = TestRun {
+        prog_fd: raw(program),
+        data_size_in: size,
+        data_size_out: u32::try_from(out.len()).map_err(long)?,
+        data_in: noted.as_ptr() as u64,
+        data_out: out.as_mut_ptr() as u64,
+        repeat: 1,
+        ctx_size_in: u32::try_from(size_of_val(&context)).map_err(long)?,
+        ctx_in: context.as_ptr() as u64,
+        ..TestRun::default()
+    };
+    // SAFETY: `attr` and the buffers it names outlive the call, and their sizes are given; the kernel writes into `attr`
+    // and `out` only.
+    let ret = unsafe {
+        libc::syscall(
+            libc::SYS_bpf,
+            BPF_PROG_TEST_RUN,
+            ptr::from_mut(&mut attr),
+            size_of::<TestRun>(),
+        )
+    };
+    if ret < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok((attr.retval, usize::try_from(attr.data_size_out).unwrap_or(0)))
+}
+
+/// A socket for frames of one type, of every interface; it never blocks.
+pub(crate) fn packet_socket(ethertype: u16) -> io::Result<OwnedFd> {
+    const RECEIVE_BUFFER: libc::c_int = 8 << 20;
+    // SAFETY: three integers.
+    let fd = unsafe {
+        libc::socket(
+            libc::AF_PACKET,
+            libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK,
+            i32::from(ethertype.to_be()),
+        )
+    };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the kernel just returned this descriptor and nobody else owns it.
+    let socket = unsafe { OwnedFd::from_raw_fd(fd) };
+    // SAFETY: the option's value outlives the call and its size is given.
+    let ret = unsafe {
+        libc::setsockopt(
+            fd,
+            libc::SOL_SOCKET,
+            libc::SO_RCVBUFFORCE,
+            ptr::from_ref(&RECEIVE_BUFFER).cast(),
+            libc::socklen_t::try_from(size_of::<libc::c_int>()).unwrap_or(4),
+        )
+    };
+    if ret < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(socket)
+}
+
+fn link_address() -> libc::sockaddr_ll {
+    // SAFETY: `sockaddr_ll` is plain old data; all zero is a valid value.
+    unsafe { zeroed() }
+}
+
+/// A frame from a packet socket: its length, and the interface it came by.
+pub(crate) fn receive_from(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<(usize, u32)> {
+    let mut from = link_address();
+    let mut len = libc::socklen_t::try_from(size_of::<libc::sockaddr_ll>()).unwrap_or(0);
+    // SAFETY: buffer and address outlive the call and their sizes are given.
+    let got = unsafe {
+        libc::recvfrom(
+            socket.as_raw_fd(),
+            buffer.as_mut_ptr().cast(),
+            buffer.len(),
+            0,
+            ptr::from_mut(&mut from).cast(),
+            &raw mut len,
+        )
+    };
+    match usize::try_from(got) {
+        Ok(got) => Ok((got, from.sll_ifindex.unsigned_abs())),
+        Err(_) => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Sends a frame by an interface.
+pub(crate) fn send_to(socket: BorrowedFd<'_>, frame: &[u8], ifindex: u32) -> io::Result<()> {
+    let mut to = link_address();
+    to.sll_family = u16::try_from(libc::AF_PACKET).unwrap_or(0);
+    to.sll_ifindex = i32::try_from(ifindex).map_err(io::Error::other)?;
+    // SAFETY: frame and address outlive the call and their sizes are given.
+    let sent = unsafe {
+        libc::sendto(
+            socket.as_raw_fd(),
+            frame.as_ptr().cast(),
+            frame.len(),
+            0,
+            ptr::from_ref(&to).cast(),
+            libc::socklen_t::try_from(size_of::<libc::sockaddr_ll>()).unwrap_or(0),
+        )
+    };
+    if sent < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(())
 }

@@ -4,6 +4,7 @@
     reason = "in a test helper too, a failure is a failed test"
 )]
 
+use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
 use std::os::fd::OwnedFd;
 use std::process::Command;
@@ -789,5 +790,141 @@ fn the_largest_configuration_is_applied_changed_and_applied_again() {
     });
     timed("reclaim", &mut || {
         assert_eq!(dataplane.reclaim().unwrap().freed, 1 + 4 + 4);
+    });
+}
+
+/// An IPv4 fragment (identification 7) of a UDP datagram from the client to port 53 of the VIP. `word`: flags and offset.
+fn fragment(word: u16, payload: &[u8]) -> Vec<u8> {
+    let mut header = vec![
+        0x45, 0, 0, 0, 0, 7, 0, 0, 64, 17, 0, 0, 192, 168, 100, 50, 192, 168, 100, 100,
+    ];
+    let total = u16::try_from(header.len() + payload.len()).unwrap();
+    header[2..4].copy_from_slice(&total.to_be_bytes());
+    header[6..8].copy_from_slice(&word.to_be_bytes());
+    let words = header
+        .chunks(2)
+        .map(|two| u32::from(two[0]) << 8 | u32::from(two[1]));
+    let sum: u32 = words.sum();
+    let folded = u16::try_from((sum & 0xffff) + (sum >> 16)).unwrap();
+    header[10..12].copy_from_slice(&(!folded).to_be_bytes());
+    [
+        &[2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 0x50, 8, 0][..],
+        &header,
+        payload,
+    ]
+    .concat()
+}
+
+/// Sends frames from the far end; the first `want` IPv4 frames that the leg sends.
+fn exchange(want: usize, frames: &[Vec<u8>]) -> Vec<Vec<u8>> {
+    const SCRIPT: &str = "
+import socket, sys, time
+s = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))
+s.bind(('far0', 0))
+s.settimeout(0.1)
+for frame in sys.argv[2:]:
+    s.send(bytes.fromhex(frame))
+want, end = int(sys.argv[1]), time.monotonic() + 5
+while want and time.monotonic() < end:
+    try:
+        frame = s.recv(70000)
+    except TimeoutError:
+        continue
+    if frame[6:14] == bytes([2, 0, 0, 0, 0, 1, 8, 0]):
+        print(frame.hex())
+        want -= 1
+";
+    let hex = |frame: &Vec<u8>| {
+        frame
+            .iter()
+            .fold(String::new(), |text, byte| text + &format!("{byte:02x}"))
+    };
+    let output = Command::new("python3")
+        .args(["-c", SCRIPT, &want.to_string()])
+        .args(frames.iter().map(hex))
+        .output()
+        .unwrap();
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    let bytes = |line: &str| {
+        let pairs = line.as_bytes().chunks(2);
+        pairs
+            .map(|two| u8::from_str_radix(std::str::from_utf8(two).unwrap(), 16).unwrap())
+            .collect()
+    };
+    String::from_utf8_lossy(&output.stdout)
+        .lines()
+        .map(bytes)
+        .collect()
+}
+
+/// Payloads by their offset in bytes.
+fn by_offset(frames: &[Vec<u8>]) -> BTreeMap<usize, Vec<u8>> {
+    let offset = |frame: &[u8]| usize::from(u16::from_be_bytes([frame[20] & 0x1f, frame[21]])) * 8;
+    frames
+        .iter()
+        .map(|frame| (offset(frame), frame[34..].to_vec()))
+        .collect()
+}
+
+fn names() -> ServiceSpec {
+    ServiceSpec {
+        name: "names".into(),
+        protocol: Protocol::Udp,
+        ports: vec![53..=53],
+        ..service()
+    }
+}
+
+#[test]
+#[ignore = "needs root"]
+fn b82_fragments_in_reverse_order_and_packets_to_be_fragmented_pass_by_the_helper() {
+    in_namespace(|| {
+        let (mut dataplane, _lease) = active(&[VIP], vec![names()]);
+        dataplane.set_next_hops(&neighbours()).unwrap();
+        let helper = dataplane.helper().unwrap();
+        let stop = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
+        let stopped = std::sync::Arc::clone(&stop);
+        let running = std::thread::spawn(move || helper.run(&stopped));
+
+        let body: Vec<u8> = (0..3_992_usize).map(|n| n.to_le_bytes()[0]).collect();
+        // Ports, length 4,000, no checksum.
+        let datagram = [&[0x9c, 0x40, 0, 53, 0x0f, 0xa0, 0, 0][..], &body].concat();
+        let cut = |at: usize| {
+            let end = (at + 1_480).min(datagram.len());
+            let more = if end < datagram.len() { 0x2000 } else { 0 };
+            fragment(u16::try_from(at / 8).unwrap() | more, &datagram[at..end])
+        };
+        let out = exchange(3, &[cut(2_960), cut(1_480), cut(0)]);
+        let pieces = by_offset(&out);
+        assert_eq!(pieces.keys().copied().collect::<Vec<_>>(), [0, 1_480, 2_960]);
+        let whole: Vec<u8> = pieces.into_values().flatten().collect();
+        assert_eq!(whole[8..], body);
+        for frame in &out {
+            assert_eq!(frame[18..20], out[0][18..20], "one identification");
+            assert_eq!(frame[26..34], [192, 168, 100, 100, 192, 168, 100, 10]);
+        }
+
+        let mut narrow = neighbours();
+        narrow.routes[0].mtu = Some(600);
+        dataplane.set_next_hops(&narrow).unwrap();
+        let datagram = [&[0x9c, 0x40, 0, 53, 0x03, 0xf0, 0, 0][..], &body[..1_000]].concat();
+        let out = exchange(2, &[fragment(0, &datagram)]);
+        let pieces = by_offset(&out);
+        assert_eq!(pieces.keys().copied().collect::<Vec<_>>(), [0, 576]);
+        let whole: Vec<u8> = pieces.into_values().flatten().collect();
+        assert_eq!(whole[8..], body[..1_000]);
+
+        let counters = dataplane.counters().unwrap();
+        let of = |name| counters.all[name];
+        assert_eq!(
+            (of("fragment_kept"), of("divided"), of("fragment_followed")),
+            (2, 1, 3)
+        );
+        stop.store(true, std::sync::atomic::Ordering::Relaxed);
+        running.join().unwrap().unwrap();
     });
 }

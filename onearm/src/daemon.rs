@@ -18,6 +18,7 @@ mod guests;
 mod ha_link;
 mod ha_process;
 mod hello;
+mod helping;
 mod legs;
 mod node;
 mod node_loop;

@@ -5,6 +5,7 @@ use crate::{
     counter::Counter,
     established::route,
     header::{Header, TTL, pseudo},
+    help::{self, wanted},
     maps::{Addr, proto},
     packet::{Packet, mac_number},
     refusal,
@@ -35,9 +36,17 @@ pub fn answer<A: Header, P: Packet, T: Tables>(packet: &mut P, work: &mut Work, 
                 refusal::TIME_EXCEEDED_ALL,
             )
         };
-        if !may_be_told::<A, P>(packet, work)
-            || (big && !A::is_unfragmentable(packet, work.arrival.l3 as usize))
-        {
+        if big && !A::is_unfragmentable(packet, work.arrival.l3 as usize) {
+            return help::ask(
+                packet,
+                work,
+                tables,
+                (wanted::DIVIDE, work.most),
+                Counter::Divided,
+                Counter::TooBig,
+            );
+        }
+        if !may_be_told::<A, P>(packet, work) {
             return discard(tables, untold);
         }
         let slot = work.arrival.slot;

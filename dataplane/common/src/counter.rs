@@ -47,6 +47,10 @@ counters! {
     ServerDownMoved = "server_down_moved",
     /// ICMP error about a packet of a flow sent to the flow's sender, translated as the flow is.
     IcmpErrorTranslated = "icmp_error_translated",
+    /// Fragment before its first one, kept by user space until that comes.
+    FragmentKept = "fragment_kept",
+    /// IPv4 packet too big for its way, fragmented by user space.
+    Divided = "divided",
     /// Later fragment of a flow's datagram sent after its first one (also in `transmitted` or `redirected`).
     FragmentFollowed = "fragment_followed",
     /// SYN or SYN-ACK that asked for larger segments than the service's `mss_clamp`.
@@ -89,7 +93,7 @@ counters! {
     RelayLoop = "relay_loop",
     /// Dropped: fragment to an owned address of a packet that is neither TCP nor UDP, or whose flow is gone.
     Fragment = "fragment",
-    /// Dropped: fragment that came before its first one, or more than 5 s after it.
+    /// Dropped: fragment whose first one did not come in time, or had come more than 5 s before.
     FragmentEarly = "fragment_early",
     /// Dropped: first fragment without the whole transport header, fragment that overlaps one, ends beyond 65,535 bytes or
     /// inside a unit of eight bytes.
@@ -140,6 +144,8 @@ counters! {
     TooBig = "too_big",
     /// Dropped: untranslated answer of a `dnat` server whose flow is missing.
     DnatReplyWithoutFlow = "dnat_reply_without_flow",
+    /// Dropped: user space was asked about too many packets, of this sender or in all.
+    HelpLimited = "help_limited",
     /// Dropped: refusal, time exceeded or too big not sent because of its rate limit.
     RefusalLimited = "refusal_limited",
     /// Dropped on the way out of the kernel: ARP with an owned sender while the lease is not valid.

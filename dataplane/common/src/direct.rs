@@ -7,6 +7,7 @@ use crate::{
     counter::Counter,
     established::{age, next_hop, time_exceeded, too_big},
     flow::{self, State, flags, seen},
+    fragment::identification,
     hash,
     maps::{Leg, LegKey, Server, Service, mode, proto, server},
     mss,
@@ -359,7 +360,7 @@ fn send<A: Outer, P: Packet, T: Tables>(
     };
     if !A::V6 && copied.df == 0 {
         // All senders' packets have one source now.
-        copied.id = (tables.next_fragment_id() as u16).to_be();
+        copied.id = (identification(tables, way.ends.from.wide(), way.ends.to.wide()) as u16).to_be();
     }
     if !A::set_ttl(packet, l3, arrival.ttl.wrapping_sub(1)) {
         return Ok(discard(tables, Counter::Internal));

@@ -1,5 +1,5 @@
 //! Fragments. Only the first one carries ports: what it is part of is remembered for a few seconds, and the later ones
-//! follow it, each as it comes. A fragment that comes before its first one is dropped and counted.
+//! follow it, each as it comes. A fragment that comes before its first one waits in user space ([`help`]).
 //!
 //! A datagram whose source is rewritten gets an identification of our own: two clients, or two servers, that use the same
 //! one towards the same host would otherwise be put together there.
@@ -10,8 +10,10 @@ use crate::{
     counter::Counter,
     established::{Way, resolve},
     flow::{FlowKey, flags},
+    hash,
     header::Header,
-    maps::{FragmentKey, Remembered, proto, server},
+    help::{self, wanted},
+    maps::{FRAGMENT_IDS, FragmentKey, Remembered, proto, server},
     miss::stays_here,
     packet::Packet,
     phase::Phase,
@@ -143,11 +145,17 @@ pub fn fragment<A: Fragmented, P: Packet, T: Tables>(packet: &mut P, work: &mut 
     };
     if piece.offset != 0 {
         if known.id == 0 {
-            return if ours {
-                discard(tables, Counter::FragmentEarly)
-            } else {
-                pass(tables)
-            };
+            if !ours {
+                return pass(tables);
+            }
+            return help::ask(
+                packet,
+                work,
+                tables,
+                (wanted::KEEP, 0),
+                Counter::FragmentKept,
+                Counter::FragmentEarly,
+            );
         }
         if transport_len(known.proto as u8).is_some_and(|header| piece.offset < header) {
             return refuse(tables, ours);
@@ -181,6 +189,7 @@ fn first<A: Fragmented, P: Packet, T: Tables>(
     work.arrival.l4 = piece.l4 as u16;
     let end = work.arrival.l3 as usize + work.arrival.total as usize;
     let mut found = false;
+    let mut ends = (whole.saddr, whole.daddr);
     if let Some(header) = transport_len(piece.proto) {
         let Some(transport) = packet.window::<{ udp::LEN }>(piece.l4) else {
             return refuse(tables, ours);
@@ -201,6 +210,8 @@ fn first<A: Fragmented, P: Packet, T: Tables>(
         work.arrival.key.dport = transport.u16::<{ tcp::DPORT }>();
         work.arrival.shape = shape::FRAGMENT | shape::PORTS;
         if let Some(flow) = flow::<A, T>(tables, &work.arrival.key) {
+            let entry = flow.entry();
+            ends = (entry.new_saddr().wide(), entry.new_daddr().wide());
             found = !must_move(tables, &flow);
             if !found {
                 work.old_at = flow.at;
@@ -217,7 +228,11 @@ fn first<A: Fragmented, P: Packet, T: Tables>(
         // The same datagram sent twice keeps its identification.
         let again =
             known.sport == key.sport && known.dport == key.dport && known.proto == u32::from(key.proto);
-        work.fresh_id = if again { known.id } else { fresh_id::<A, T>(tables) };
+        work.fresh_id = if again {
+            known.id
+        } else {
+            fresh_id::<A, T>(tables, ends.0, ends.1)
+        };
         if piece.more {
             tables.remember_fragment(
                 whole,
@@ -235,10 +250,19 @@ fn first<A: Fragmented, P: Packet, T: Tables>(
     Step::Next(if found { Phase::Forward } else { Phase::Miss })
 }
 
+/// Number of the next datagram from one address to another: each pair counts for itself, from a number that strangers
+/// cannot guess (RFC 7739 §5.3), so that one comes again only after as many datagrams as there are numbers (RFC 6864 §4.3).
+#[inline(always)]
+pub fn identification<T: Tables>(tables: &T, from: Addr, to: Addr) -> u64 {
+    let key = tables.node().map_or([0; 2], |node| node.flow_hash_key);
+    let hash = hash::sip13_wide(key, from, to, 0);
+    (hash >> 16).wrapping_add(tables.next_fragment_id(hash as u32 & (FRAGMENT_IDS - 1)))
+}
+
 /// Never 0.
 #[inline(always)]
-fn fresh_id<A: Header, T: Tables>(tables: &T) -> u32 {
-    let next = tables.next_fragment_id();
+fn fresh_id<A: Header, T: Tables>(tables: &T, from: Addr, to: Addr) -> u32 {
+    let next = identification(tables, from, to);
     if A::V6 {
         ((next % 0xffff_ffff) as u32 + 1).to_be()
     } else {

@@ -28,8 +28,7 @@ pub trait Header: Address {
     /// Writes addresses (source, destination) and a hop limit into the header at `l3`; false if it is not there.
     fn rewrite<P: Packet>(packet: &P, l3: usize, old: (Self, Self), new: (Self, Self), ttl: u8) -> bool;
 
-    /// True if a sender may be told that the packet at `l3` is too big: IPv4 must not be fragmented and is no later
-    /// fragment (RFC 1122 §3.2.2).
+    /// True if the packet at `l3` must not be fragmented on its way.
     fn is_unfragmentable<P: Packet>(packet: &P, l3: usize) -> bool;
 
     /// Writes a hop limit; returns false if the header is not there.
@@ -104,7 +103,7 @@ impl Header for Addr4 {
     fn is_unfragmentable<P: Packet>(packet: &P, l3: usize) -> bool {
         packet
             .window::<{ ip::LEN }>(l3)
-            .is_some_and(|header| header.u16::<{ ip::FRAGMENT }>() & (ip::DF | ip::OFFSET_MASK) == ip::DF)
+            .is_some_and(|header| header.u16::<{ ip::FRAGMENT }>() & ip::DF != 0)
     }
 
     #[inline(always)]

@@ -8,6 +8,7 @@
 //! | new flow | [`mss`], [`limits`], [`schedule`], [`evict`], [`create`], [`search`] |
 //! | servers that answer themselves | [`direct`], [`tunnel`] |
 //! | frame out | [`transmit`], [`egress`] |
+//! | with the help of user space | [`fragment`], [`help`] |
 //! | on a server | [`decap`] |
 //! | what it stands on | [`addr`], [`packet`], [`wire`], [`header`], [`checksum`], [`hash`], [`table`], [`flow`], [`tables`], [`work`], [`phase`] |
 //! | measuring | [`mod@bench`] |
@@ -43,6 +44,7 @@ pub mod flow;
 pub mod fragment;
 pub mod hash;
 pub mod header;
+pub mod help;
 pub mod icmp_error;
 pub mod limits;
 pub mod maps;

@@ -30,7 +30,7 @@
 //! | `LAST_HOP_INDEX` | hash | [`LastHop`] → `u32` |
 //! | `LAST_HOP_FREE` | queue | `u32` indexes into `LAST_HOPS` |
 //! | `FRAGMENTS` | LRU hash | [`FragmentKey`] → [`Remembered`] |
-//! | `FRAGMENT_ID` | array | 0 → `u64`, advanced by atomic add |
+//! | `FRAGMENT_IDS` | array | [`crate::fragment::identification`] → `u64`, advanced by atomic add |
 //! | `HALF_OPEN`, `INCARNATION` | array | 0 → `u64`, advanced by atomic add |
 //! | `OPEN`, `OPEN_SERVERS` | array, mmapable | stats index, server index → `u64` flows not closing, by atomic add |
 //! | `SOURCES` | array, mmapable | [`crate::limits::source_slots`] → `u64` flows, by atomic add |
@@ -76,6 +76,8 @@ pub const MAX_LAST_HOPS: u32 = 65_536;
 pub const LAST_HOP_ALLOWANCE: u32 = 4_096;
 /// Fragmented datagrams remembered at one time; the oldest give way to new ones.
 pub const MAX_FRAGMENTS: u32 = 65_536;
+/// Counters of identifications; a power of two.
+pub const FRAGMENT_IDS: u32 = 4_096;
 /// Ownership groups; only group 0 is used in this build.
 pub const MAX_GROUPS: u32 = 16;
 /// SNAT pool entries of all services of one slot.

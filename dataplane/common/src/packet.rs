@@ -38,6 +38,12 @@ pub unsafe trait Packet {
     /// Cuts the frame to `len` bytes or grows it with undefined bytes.
     fn set_len(&mut self, len: usize) -> bool;
 
+    /// What user space has put before the frame that it runs the program on ([`crate::help::note`]); 0 = it comes from
+    /// an interface.
+    fn note(&self) -> u32 {
+        0
+    }
+
     /// A window of `N` bytes.
     #[inline(always)]
     fn window<const N: usize>(&self, offset: usize) -> Option<Window<'_, N>> {

@@ -7,6 +7,7 @@ use crate::{
     established,
     flow::FlowKey,
     header::Header,
+    help,
     maps::{Leg, LegKey, Mac, proto},
     packet::{Packet, is_group, mac_number},
     phase::Phase,
@@ -101,6 +102,9 @@ pub fn receive<P: Packet, T: Tables>(packet: &mut P, ifindex: u32, tables: &T) -
         return Step::Next(Phase::Receive6);
     }
     if ethertype != eth::IPV4 && ethertype != eth::ARP {
+        if ethertype == help::ETHERTYPE {
+            return discard(tables, Counter::Malformed);
+        }
         return pass(tables);
     }
     let Some(leg) = leg_of(&arrival, tables) else {

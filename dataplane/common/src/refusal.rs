@@ -2,7 +2,7 @@
 //!
 //! Map `REFUSALS` is an array of [`Meter`]: [`REFUSALS_ALL`], [`TIME_EXCEEDED_ALL`], [`TOO_BIG_ALL`], then [`SOURCE_SLOTS`] slots for the
 //! /24 networks of sources, by hash, then those of the exact search for ports ([`crate::search`])
-//! and those of the services' `max_new_per_second`, by stats index.
+//! and those of the services' `max_new_per_second`, by stats index, then [`HELP_ALL`] and those of source networks from [`HELP_BASE`] on.
 
 /// Generic cell rate: the time at which the meter will be empty again, CLOCK_MONOTONIC ns.
 #[repr(C)]
@@ -30,8 +30,12 @@ pub const SEARCH_BASE: u32 = SEARCH_ALL + 1;
 pub const SEARCH_SLOTS: u32 = 1_024;
 /// Index of the first meter of a service's new flows.
 pub const SERVICE_BASE: u32 = SEARCH_BASE + SEARCH_SLOTS;
+/// Index of the meter of all packets that user space is asked about ([`crate::help`]).
+pub const HELP_ALL: u32 = SERVICE_BASE + crate::maps::MAX_SERVICES;
+/// Index of the first meter of a source network's packets of that kind; [`SOURCE_SLOTS`] of them.
+pub const HELP_BASE: u32 = HELP_ALL + 1;
 /// Entries of the map.
-pub const METERS: u32 = SERVICE_BASE + crate::maps::MAX_SERVICES;
+pub const METERS: u32 = HELP_BASE + SOURCE_SLOTS;
 
 /// A rate with a burst.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,6 +59,10 @@ impl Rate {
 
 /// All sources together: 1,000 a second.
 pub const ALL: Rate = Rate::new(1_000, 200);
+/// User space is asked about 4,000 packets a second.
+pub const HELP: Rate = Rate::new(4_000, 1_000);
+/// About those of one source network 1,000.
+pub const HELP_SOURCE: Rate = Rate::new(1_000, 300);
 /// One source network: 50 a second.
 pub const SOURCE: Rate = Rate::new(50, 20);
 

@@ -74,8 +74,8 @@ pub trait Tables: FlowMemory {
     fn fragment(&self, key: &FragmentKey) -> Option<Remembered>;
     /// Map `FRAGMENTS`: the oldest give way.
     fn remember_fragment(&self, key: &FragmentKey, value: &Remembered);
-    /// Map `FRAGMENT_ID`: the counter before it was advanced.
-    fn next_fragment_id(&self) -> u64;
+    /// Map `FRAGMENT_IDS`: the counter before it was advanced.
+    fn next_fragment_id(&self, index: u32) -> u64;
     /// Map `HALF_OPEN`.
     fn half_open(&self) -> u64;
     /// Map `HALF_OPEN`: wrapping add.
@@ -179,6 +179,12 @@ pub fn report<T: Tables>(tables: &T, event: &Event) {
 /// True if one more message may be sent to `addr`.
 #[inline(always)]
 pub fn may_send<T: Tables>(tables: &T, all: u32, addr: Addr, now: u64) -> bool {
-    let slot = hash::sip13([0x736f_7572, 0x6365], addr.network(), 0) as u32 & (refusal::SOURCE_SLOTS - 1);
-    tables.charge(refusal::SOURCE_BASE + slot, now, refusal::SOURCE) && tables.charge(all, now, refusal::ALL)
+    tables.charge(refusal::SOURCE_BASE + source_slot(addr), now, refusal::SOURCE)
+        && tables.charge(all, now, refusal::ALL)
+}
+
+/// Slot of the network that an address is in, below [`refusal::SOURCE_SLOTS`].
+#[inline(always)]
+pub const fn source_slot(addr: Addr) -> u32 {
+    hash::sip13([0x736f_7572, 0x6365], addr.network(), 0) as u32 & (refusal::SOURCE_SLOTS - 1)
 }

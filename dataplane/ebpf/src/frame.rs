@@ -9,6 +9,17 @@ use onearm_dataplane_common::packet::{MAX_OFFSET, Packet};
 /// A received frame.
 pub struct Frame<'c>(pub &'c XdpContext);
 
+/// The four bytes that user space puts before a frame.
+#[inline(always)]
+pub fn note(ctx: &XdpContext) -> Option<*mut u32> {
+    let start = ctx.metadata();
+    if start + size_of::<u32>() > ctx.data() {
+        None
+    } else {
+        Some(start as *mut u32)
+    }
+}
+
 #[inline(always)]
 fn checked(data: usize, data_end: usize, offset: usize, len: usize) -> Option<*mut u8> {
     // One pointer, compared and used as such, or the verifier loses track of it.
@@ -36,6 +47,12 @@ unsafe impl Packet for Frame<'_> {
     #[inline(always)]
     fn at(&self, offset: usize, len: usize) -> Option<*mut u8> {
         checked(self.0.data(), self.0.data_end(), offset, len)
+    }
+
+    #[inline(always)]
+    fn note(&self) -> u32 {
+        // SAFETY: checked just now.
+        note(self.0).map_or(0, |note| unsafe { *note })
     }
 
     #[inline(always)]

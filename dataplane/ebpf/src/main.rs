@@ -51,7 +51,7 @@ fn verdict<A: Address>(ctx: &XdpContext, step: Step) -> u32 {
         Step::Pass => xdp_action::XDP_PASS,
         Step::Drop => xdp_action::XDP_DROP,
         Step::Transmit => xdp_action::XDP_TX,
-        Step::Redirect(leg) => maps::redirect(leg),
+        Step::Redirect(leg) => maps::redirect(ctx, leg),
         Step::Next(phase) => maps::go_on(ctx, phase, A::V6),
     }
 }

@@ -1,5 +1,6 @@
 //! The maps, and `Tables` over them. Their meaning is in `onearm_dataplane_common::maps`.
 
+use crate::frame;
 use aya_ebpf::{
     bindings::xdp_action,
     helpers::{bpf_get_prandom_u32, bpf_get_smp_processor_id, bpf_ktime_get_ns, bpf_loop},
@@ -18,12 +19,12 @@ use onearm_dataplane_common::{
     flow::{Bucket, Bucket4, Bucket6},
     header::Header,
     maps::{
-        Addr, EndpointKey, FragmentKey, LAST_HOP_ALLOWANCE, LastHop, Leg, LegKey, Limits,
-        MAX_CLIENT_PREFIXES, MAX_FLOW_BUCKETS, MAX_FRAGMENTS, MAX_GROUPS, MAX_HAIRPIN_PREFIXES,
-        MAX_LAST_HOPS, MAX_LEGS, MAX_NEXT_HOPS, MAX_OWNED, MAX_PREFIXES, MAX_ROUTES, MAX_SERVERS,
-        MAX_SERVICE_KEYS, MAX_SERVICES, MAX_SNAT_POOLS, NeighbourKey, NextHop, Node, Owned, OwnedKey,
-        Refusals, Remembered, Route, SCHED_WORDS, SERVER_INDEXES, SLOTS, SOURCES_ROW, ScopedPrefix, Server,
-        Service, ServiceKey, SnatPool, SnatRange, Stats, Tunnel, WRR_COUNTERS,
+        Addr, EndpointKey, FRAGMENT_IDS as ID_COUNTERS, FragmentKey, LAST_HOP_ALLOWANCE, LastHop, Leg,
+        LegKey, Limits, MAX_CLIENT_PREFIXES, MAX_FLOW_BUCKETS, MAX_FRAGMENTS, MAX_GROUPS,
+        MAX_HAIRPIN_PREFIXES, MAX_LAST_HOPS, MAX_LEGS, MAX_NEXT_HOPS, MAX_OWNED, MAX_PREFIXES, MAX_ROUTES,
+        MAX_SERVERS, MAX_SERVICE_KEYS, MAX_SERVICES, MAX_SNAT_POOLS, NeighbourKey, NextHop, Node, Owned,
+        OwnedKey, Refusals, Remembered, Route, SCHED_WORDS, SERVER_INDEXES, SLOTS, SOURCES_ROW, ScopedPrefix,
+        Server, Service, ServiceKey, SnatPool, SnatRange, Stats, Tunnel, WRR_COUNTERS,
     },
     phase::{FAMILY_PHASES, Phase},
     refusal::{METERS, Meter, Rate},
@@ -107,7 +108,7 @@ static LAST_HOP_FREE: Queue<u32> = Queue::with_max_entries(LAST_HOP_ALLOWANCE, 0
 #[map]
 static FRAGMENTS: LruHashMap<FragmentKey, Remembered> = LruHashMap::with_max_entries(MAX_FRAGMENTS, 0);
 #[map]
-static FRAGMENT_ID: Array<u64> = Array::with_max_entries(1, 0);
+static FRAGMENT_IDS: Array<u64> = Array::with_max_entries(ID_COUNTERS, 0);
 #[map]
 static HALF_OPEN: Array<u64> = Array::with_max_entries(1, MMAPABLE);
 #[map]
@@ -143,9 +144,14 @@ pub fn work() -> Option<&'static mut Work> {
     WORK.get_ptr_mut(0).map(|work| unsafe { &mut *work })
 }
 
-/// Sends through a leg's interface; one that is not in the map is an error of the loader.
+/// Sends through a leg's interface; one that is not in the map is an error of the loader. User space, if it runs the
+/// program, sends itself.
 #[inline(always)]
-pub fn redirect(leg: u32) -> u32 {
+pub fn redirect(ctx: &XdpContext, leg: u32) -> u32 {
+    if let Some(note) = frame::note(ctx) {
+        // SAFETY: four bytes before the frame, which the verifier has seen checked.
+        unsafe { *note = leg.wrapping_add(1) };
+    }
     TX_PORTS.redirect(leg, 0).unwrap_or_else(|_| {
         Kernel.count(Counter::Internal);
         xdp_action::XDP_DROP
@@ -425,8 +431,8 @@ impl Tables for Kernel {
     }
 
     #[inline(always)]
-    fn next_fragment_id(&self) -> u64 {
-        advance(&FRAGMENT_ID, 0, 1)
+    fn next_fragment_id(&self, index: u32) -> u64 {
+        advance(&FRAGMENT_IDS, index, 1)
     }
 
     #[inline(always)]

@@ -15,7 +15,7 @@ use onearm_dataplane_common::{
     counter::{COUNTERS, Counter},
     event::PACE_SLOTS,
     flow::{Bucket4, Bucket6, FlowEntry},
-    maps::{LastHop, Limits, MAX_SERVICES, SOURCES_ROW, Stats},
+    maps::{FragmentKey, LastHop, Limits, MAX_SERVICES, Remembered, SOURCES_ROW, Stats},
     phase::{EGRESS, MAIN, PHASES},
     refusal::{METERS, Meter},
 };
@@ -151,10 +151,15 @@ impl Kernel {
 }
 
 fn test_run(main: &Xdp, frame: &[u8]) -> (Verdict, Vec<u8>) {
+    test_run_with(main, frame, None)
+}
+
+fn test_run_with(main: &Xdp, frame: &[u8], context: Option<&[u8]>) -> (Verdict, Vec<u8>) {
     let mut out = vec![0; frame.len() + 256];
     let options = TestRunOptions {
         data_in: Some(frame),
         data_out: Some(&mut out),
+        ctx_in: context,
         ..TestRunOptions::default()
     };
     let result = main.test_run(options).expect("test run");
@@ -198,6 +203,7 @@ impl Engine for Kernel {
             self.fill_array("SOURCES", zeros(2 * SOURCES_ROW));
         }
         self.fill_hash::<LastHop, u32>("LAST_HOP_INDEX", &[]);
+        self.fill_hash::<FragmentKey, Remembered>("FRAGMENTS", &[]);
         self.offer_last_hops(setup.free_last_hops);
         self.fill_array("HALF_OPEN", zeros(1));
         self.fill_array("REFUSALS", (0..METERS).map(|m| (m, Meter::default())));
@@ -248,6 +254,17 @@ impl Engine for Kernel {
     fn run(&mut self, frame: &[u8]) -> (Verdict, Vec<u8>) {
         let main = <&mut Xdp>::try_from(self.ebpf.program_mut(MAIN).expect(MAIN)).expect("xdp");
         test_run(main, frame)
+    }
+
+    fn run_again(&mut self, frame: &[u8], note: u32) -> (Verdict, Vec<u8>, u32) {
+        let main = <&mut Xdp>::try_from(self.ebpf.program_mut(MAIN).expect(MAIN)).expect("xdp");
+        let frame = [&note.to_ne_bytes()[..], frame].concat();
+        // struct xdp_md: data, data_end, data_meta, and two more.
+        let context = [4, u32::try_from(frame.len()).expect("short"), 0, IFINDEX, 0, 0];
+        let context: Vec<u8> = context.into_iter().flat_map(u32::to_ne_bytes).collect();
+        let (verdict, mut out) = test_run_with(main, &frame, Some(&context));
+        let left = u32::from_ne_bytes(out[..4].try_into().expect("four bytes"));
+        (verdict, out.split_off(4), left)
     }
 
     fn lease(&mut self, held: bool) {

@@ -23,6 +23,7 @@ use super::beside::Beside;
 use super::board::Board;
 use super::gates::Gates;
 use super::hello::{self, Hello};
+use super::helping::Helping;
 use super::legs::lock;
 use super::node::Node;
 use super::options::Options;
@@ -158,6 +159,7 @@ async fn serve(options: &Options, loaded: Loaded) -> anyhow::Result<()> {
         .map(onearm_dataplane::Events::into_stream)
         .transpose()?;
     let flows = dataplane.flows();
+    let helper = dataplane.helper()?;
     let dataplane = Arc::new(Mutex::new(dataplane));
 
     let (netcfg, netcfg_events) = Netcfg::start(state_dir)?;
@@ -179,6 +181,7 @@ async fn serve(options: &Options, loaded: Loaded) -> anyhow::Result<()> {
     let beside = Beside::start(bind, backend, flows, Arc::clone(&board))
         .with_context(|| format!("cannot listen in {}", options.run_dir.display()))?;
 
+    let _helping = Helping::start(helper).context("no thread for packets that wait")?;
     let gates = Arc::new(Mutex::new(gates));
     let node = Node::new(Arc::clone(&loaded), board, dataplane, gates, netcfg, checks);
     let outcome = node_loop::run(node, lease, events, netcfg_events, hello_of(&loaded)).await;

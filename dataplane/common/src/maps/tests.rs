@@ -46,6 +46,8 @@ fn map_types_have_the_layout_both_sides_rely_on() {
     layout!(NeighbourKey, 20, 4, [addr: 0, leg: 16]);
     layout!(Route, 24, 4, [gateway: 0, leg: 16, mtu: 20]);
     layout!(LastHop, 16, 8, [mac: 0, vlan: 6, ifindex: 8, leg: 12, mtu: 14]);
+    layout!(FragmentKey, 40, 4, [saddr: 0, daddr: 16, id: 32, proto: 36]);
+    layout!(Remembered, 24, 8, [time: 0, id: 8, sport: 12, dport: 14, proto: 16, _pad: 20]);
     layout!(SnatPool, 20, 4, [addr: 0, first: 16, last: 18]);
     layout!(SnatRange, 4, 2, [first: 0, last: 2]);
     layout!(Stats, 48, 8, [flows: 0, packets_in: 8, bytes_in: 16, packets_out: 24, bytes_out: 32, refused: 40]);

@@ -1,14 +1,18 @@
 //! Fragments: later ones follow their first one.
 
-use super::{Case, Talk, balanced::outside, case, expect, expect_drop, expect_pass};
+use super::{Case, Talk, balanced::outside, case, expect, expect_asked, expect_drop, expect_pass};
 use crate::support::{
     Engine, Setup,
-    Verdict::Transmit,
+    Verdict::{Drop, Pass, Redirect, Transmit},
     frames::{Body, End, Frame, end, ip, tcp, udp, v6},
     model::{Expected, ends, fragments, reassembled, routed, translated, unfragmented, verifies},
     setup::{OUR_MAC, ROUTER_MAC, S1_MAC, S2_MAC, ServiceSpec, VIP},
 };
-use onearm_dataplane_common::{counter::Counter, maps::proto};
+use onearm_dataplane_common::{
+    counter::Counter,
+    help::{note, wanted},
+    maps::proto,
+};
 
 fn udp_talk() -> Talk {
     Talk {
@@ -126,14 +130,87 @@ fn servers_with_one_id<E: Engine>(e: &mut E) {
     assert_ne!(ids[0], ids[1], "the client gets both from the VIP");
 }
 
+/// A fragment that comes before its first one waits in user space, which asks again.
 fn early<E: Engine>(e: &mut E) {
     let request = udp_talk().request(Body::Udp(true)).payload(&[3; 4_000]);
-    let pieces = fragments(&unfragmented(&request.build(), 9), 9, 1_480);
-    expect_drop(e, &pieces[1], Counter::FragmentEarly);
-    expect(e, &pieces[0], Transmit);
-    expect(e, &pieces[2], Transmit);
-    expect(e, &pieces[1], Transmit);
+    let whole = unfragmented(&request.build(), 9);
+    let pieces = fragments(&whole, 9, 1_480);
+    for piece in &pieces[1..] {
+        expect_asked(e, piece, wanted::KEEP, 0);
+        let counters = e.counters();
+        assert_eq!(
+            e.run_again(piece, note::AGAIN),
+            (Pass, piece.clone(), note::AGAIN)
+        );
+        assert_eq!(e.counters(), counters, "asking again is no packet");
+    }
+    let mut out = vec![expect(e, &pieces[0], Transmit)];
+    for (piece, word) in [(&pieces[2], note::AGAIN), (&pieces[1], note::LAST)] {
+        let (verdict, frame, _) = e.run_again(piece, word);
+        assert_eq!(verdict, Transmit);
+        out.push(frame);
+    }
+    assert_eq!(reassembled(&out).0.len(), whole.len());
+    assert!(verifies(&reassembled(&out).0));
     assert_eq!(e.counter(Counter::FragmentFollowed), 2);
+    let other = &fragments(&unfragmented(&request.build(), 10), 10, 1_480)[1];
+    let (verdict, _, _) = e.run_again(other, note::LAST);
+    assert_eq!(verdict, Drop);
+    assert_eq!(e.counter(Counter::FragmentEarly), 1);
+}
+
+/// User space is told the leg.
+fn early_elsewhere<E: Engine>(e: &mut E) {
+    let request = udp_talk().request(Body::Udp(true)).payload(&[3; 2_000]);
+    let pieces = fragments(&unfragmented(&request.build(), 9), 9, 1_480);
+    expect_asked(e, &pieces[1], wanted::KEEP, 0);
+    let first = expect(e, &pieces[0], Redirect);
+    let (verdict, out, left) = e.run_again(&pieces[1], note::AGAIN);
+    assert_eq!((verdict, left), (Redirect, 3));
+    assert_eq!(out[..12], first[..12]);
+}
+
+/// Nobody fills user space with fragments, nor asks it from outside.
+fn flood<E: Engine>(e: &mut E) {
+    let request = udp_talk().request(Body::Udp(true)).payload(&[3; 2_000]);
+    let kept = (0..2_000)
+        .filter(|id| {
+            e.run(&fragments(&unfragmented(&request.build(), *id), *id, 1_480)[1])
+                .0
+                == Pass
+        })
+        .count() as u64;
+    assert!((300..=1_500).contains(&kept), "{kept} of 2,000");
+    assert_eq!(e.counter(Counter::FragmentKept), kept);
+    assert_eq!(e.counter(Counter::HelpLimited), 2_000 - kept);
+    assert!(e.entries().is_empty());
+    let mut forged = request.build();
+    forged[12..14].copy_from_slice(&[0x88, 0xb5]);
+    expect_drop(e, &forged, Counter::Malformed);
+    expect_drop(
+        e,
+        &request.vlan(10).build()[..]
+            .iter()
+            .copied()
+            .enumerate()
+            .map(|(at, byte)| match at {
+                16 => 0x88,
+                17 => 0xb5,
+                _ => byte,
+            })
+            .collect::<Vec<u8>>(),
+        Counter::Malformed,
+    );
+}
+
+fn early_and_forged<E: Engine>(e: &mut E) {
+    let forged = udp("127.0.0.1:1", "192.168.100.100:53").payload(&[1; 2_000]);
+    let pieces = fragments(&unfragmented(&forged.build(), 9), 9, 1_480);
+    expect_drop(e, &pieces[1], Counter::BadSource);
+    e.lease(false);
+    let honest = udp_talk().request(Body::Udp(true)).payload(&[3; 2_000]);
+    let pieces = fragments(&unfragmented(&honest.build(), 9), 9, 1_480);
+    expect_drop(e, &pieces[1], Counter::NoLease);
 }
 
 fn refused<E: Engine>(e: &mut E) {
@@ -209,7 +286,9 @@ fn transit<E: Engine>(e: &mut E) {
         .via(S1_MAC)
         .payload(&[1; 3_000]);
     let pieces = fragments(&unfragmented(&leak.build(), 10), 10, 1_480);
-    expect_drop(e, &pieces[0], Counter::DnatReplyWithoutFlow);
+    for piece in &pieces {
+        expect_drop(e, piece, Counter::DnatReplyWithoutFlow);
+    }
 }
 
 fn without_a_lease<E: Engine>(e: &mut E) {
@@ -268,10 +347,23 @@ pub fn cases<E: Engine>() -> Vec<Case<E>> {
             two_servers,
             servers_with_one_id,
         ),
+        case("b82 fragments before their first one wait, both-nat", both, early),
+        case("b82 fragments before their first one wait, dnat", dnat, early),
         case(
-            "a fragment before its first one is dropped, later order does not matter",
+            "fragments that waited leave by another leg",
+            || {
+                udp_service(&ServiceSpec {
+                    servers: &[5],
+                    ..ServiceSpec::BOTH_NAT
+                })
+            },
+            early_elsewhere,
+        ),
+        case("few fragments wait for each sender", both, flood),
+        case(
+            "impossible fragments do not wait, nor any without a lease",
             both,
-            early,
+            early_and_forged,
         ),
         case(
             "tiny, overlapping and impossible fragments are dropped",

@@ -6,7 +6,7 @@ use super::{
         DSR, GUE_PORT, ack, call, carried, dsr, dsr_hash, dsr_two, dsr_udp, from, gue, handed, ipip, l3,
         per_packet, server_of, syn, tunnelled,
     },
-    expect, expect_drop,
+    expect, expect_asked, expect_drop,
     icmp_errors::errors,
     too_big::{sized, told},
 };
@@ -19,6 +19,7 @@ use crate::support::{
 };
 use onearm_dataplane_common::{
     counter::Counter,
+    help::{note, wanted},
     maps::{Tunnel, proto, scheduler, server},
 };
 use std::collections::HashSet;
@@ -254,6 +255,16 @@ fn too_big_for_the_server<E: Engine>(e: &mut E) {
     told(e, &sized(ack(), 1_401).build(), ip(VIP), 1_400);
 }
 
+fn early<E: Engine>(e: &mut E) {
+    let pieces = pieces(&datagram("192.168.10.51:9", 3_000), 0x7e57, 1_480);
+    expect_asked(e, &pieces[1], wanted::KEEP, 0);
+    assert_eq!(e.run_again(&pieces[1], note::LAST).0, Drop);
+    assert_eq!(e.counter(Counter::FragmentEarly), 1);
+    expect(e, &pieces[0], Transmit);
+    let (verdict, out, _) = e.run_again(&pieces[1], note::AGAIN);
+    assert_eq!((verdict, &out[..6]), (Transmit, &S1_MAC[..]));
+}
+
 fn narrow(mut setup: Setup, hop: usize, mtu: u16) -> Setup {
     setup.next_hops[hop].1.mtu = mtu;
     setup
@@ -299,10 +310,7 @@ pub fn cases<E: Engine>() -> Vec<Case<E>> {
             nat_udp_two,
             |e| leave_a_dead_server(e, nat_udp_two()),
         ),
-        case("a later fragment without a first one, dsr", dsr_udp, |e| {
-            let frame = datagram("192.168.10.51:9", 3_000);
-            expect_drop(e, &pieces(&frame, 0x7e57, 1_480)[1], Counter::FragmentEarly);
-        }),
+        case("a later fragment before its first one, dsr", dsr_udp, early),
         case(
             "b75 an ICMP error reaches the server of the connection, dsr",
             dsr_two,

@@ -30,7 +30,10 @@ use crate::support::{
     model::{Expected, ends, translated, verifies},
     setup::OUR_MAC,
 };
-use onearm_dataplane_common::counter::{COUNTERS, Counter};
+use onearm_dataplane_common::{
+    counter::{COUNTERS, Counter},
+    help,
+};
 use std::collections::HashSet;
 
 /// One rule, checked by a few frames.
@@ -80,6 +83,7 @@ fn is_met_elsewhere(counter: Counter, v6: bool) -> bool {
         // Two processors at once; more events than a case sends frames: `dataplane/tests/prog_run.rs`.
         Counter::FlowRaceLost | Counter::EventLost => true,
         Counter::UdpChecksumMissing | Counter::NdInvalid => !v6,
+        Counter::Divided => v6,
         _ => false,
     }
 }
@@ -168,6 +172,22 @@ pub fn expect_drop<E: Engine>(engine: &mut E, frame: &[u8], reason: Counter) {
         "counters {:?}",
         engine.counters()
     );
+}
+
+/// Expects a frame to be given to user space, for `what`; counted once.
+#[track_caller]
+pub fn expect_asked<E: Engine>(engine: &mut E, frame: &[u8], what: u8, most: u16) {
+    let counter = if what == help::wanted::KEEP {
+        Counter::FragmentKept
+    } else {
+        Counter::Divided
+    };
+    let before = engine.counter(counter);
+    let out = expect(engine, frame, Verdict::Pass);
+    let [high, low] = most.to_be_bytes();
+    let header = [&OUR_MAC[..], &OUR_MAC, &[0x88, 0xb5, what, 0, high, low, 0, 0]].concat();
+    assert_eq!(out, [&header[..], frame].concat());
+    assert_eq!(engine.counter(counter), before + 1);
 }
 
 /// Sends a frame and checks every byte of what leaves. Returns the source it leaves with.

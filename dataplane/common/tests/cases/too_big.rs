@@ -1,14 +1,18 @@
 //! Packets that are too long for their way: their sender is told how long they may be.
 
-use super::{Case, Talk, balanced::outside, case, case4, expect, expect_drop};
+use super::{Case, Talk, balanced::outside, case, case4, expect, expect_asked, expect_drop};
 use crate::support::{
     Engine, Setup,
-    Verdict::{Drop, Transmit},
+    Verdict::{Drop, Pass, Transmit},
     frames::{Body, End, Frame, end, ip, raw, tcp, udp, v6},
-    model::{Layout, Report, ends, fragments, quoted, unfragmented, verifies},
+    model::{Layout, Report, ends, fragments, quoted, reassembled, unfragmented, verifies},
     setup::{GATEWAY, OUR_MAC, ROUTER, S1_MAC, ServiceSpec, VIP},
 };
-use onearm_dataplane_common::{counter::Counter, maps::proto};
+use onearm_dataplane_common::{
+    counter::Counter,
+    help::{note, wanted},
+    maps::proto,
+};
 use std::net::IpAddr;
 
 /// What the way to server 1 takes.
@@ -136,7 +140,7 @@ fn in_transit<E: Engine>(e: &mut E) {
     assert_eq!(e.counter(Counter::Transit), 3);
 }
 
-/// Nobody is told of an error, nor of a packet that may be fragmented.
+/// Nobody is told of an error, nor of a packet that may be fragmented: user space does that.
 fn untold<E: Engine>(e: &mut E) {
     let kind = if v6() { 1 } else { 3 };
     let error = Report {
@@ -150,22 +154,62 @@ fn untold<E: Engine>(e: &mut E) {
         rest: [0; 4],
         quote: vec![0x45; 1_400],
     };
-    expect_drop(e, &error.build(), Counter::TooBig);
     let transit = udp("192.168.100.10:4000", "198.51.100.7:53").via(S1_MAC);
-    if !v6() {
-        let divisible = unfragmented(&sized(transit.clone(), 1_500).build(), 9);
-        expect_drop(e, &divisible, Counter::TooBig);
-    }
-    let pieces = fragments(&unfragmented(&transit.payload(&[1; 3_000]).build(), 9), 9, 1_448);
-    for piece in pieces.iter().filter(|piece| piece.len() > 1_314) {
-        if v6() {
+    let pieces = fragments(
+        &unfragmented(&transit.clone().payload(&[1; 3_000]).build(), 9),
+        9,
+        1_448,
+    );
+    let long = pieces.iter().filter(|piece| piece.len() > 1_314);
+    if v6() {
+        expect_drop(e, &error.build(), Counter::TooBig);
+        for piece in long {
             expect(e, piece, Transmit);
-        } else {
-            expect_drop(e, piece, Counter::TooBig);
         }
+        assert_eq!(e.counter(Counter::TooBigSent), 2);
+        return;
     }
-    let sent = if v6() { 2 } else { 0 };
-    assert_eq!(e.counter(Counter::TooBigSent), sent);
+    let divisible = unfragmented(&sized(transit, 1_500).build(), 9);
+    for frame in [&error.build(), &divisible].into_iter().chain(long) {
+        expect_asked(e, frame, wanted::DIVIDE, 1_300);
+        assert_eq!(e.run_again(frame, note::AGAIN).0, Pass);
+        assert_eq!(e.run_again(frame, note::LAST).0, Drop);
+    }
+    assert_eq!(e.counter(Counter::TooBig), 4);
+    let mut told = error.build();
+    told[20] = 0x40;
+    told[24..26].fill(0);
+    let sum: u32 = told[14..34]
+        .chunks(2)
+        .map(|c| u32::from(c[0]) << 8 | u32::from(c[1]))
+        .sum();
+    let folded = u16::try_from((sum & 0xffff) + (sum >> 16)).expect("16 bits");
+    told[24..26].copy_from_slice(&(!folded).to_be_bytes());
+    expect_drop(e, &told, Counter::TooBig);
+    assert_eq!(e.counter(Counter::TooBigSent), 0);
+}
+
+/// A datagram of a flow that may be fragmented: its pieces go the flow's way.
+fn divided<E: Engine>(e: &mut E) {
+    let talk = Talk {
+        vip: end("192.168.100.100:53"),
+        server: end("192.168.100.10:53"),
+        ..outside()
+    };
+    let frame = unfragmented(&sized(talk.request(Body::Udp(true)), 1_500).build(), 77);
+    expect_asked(e, &frame, wanted::DIVIDE, NARROW);
+    let pieces = fragments(&frame, 77, 1_376);
+    let out: Vec<_> = pieces
+        .iter()
+        .map(|piece| {
+            let (verdict, out, _) = e.run_again(piece, note::AGAIN);
+            assert_eq!(verdict, Transmit);
+            out
+        })
+        .collect();
+    let (whole, _) = reassembled(&out);
+    assert!(verifies(&whole));
+    assert_eq!(ends(&whole).1, talk.server);
 }
 
 fn limited<E: Engine>(e: &mut E) {
@@ -285,6 +329,11 @@ pub fn cases<E: Engine>() -> Vec<Case<E>> {
             "nobody is told of an ICMP error or of what may be fragmented",
             narrow_uplink,
             untold,
+        ),
+        case4(
+            "b71 a datagram that may be fragmented goes on in pieces",
+            || narrow(&ServiceSpec::BOTH_NAT),
+            divided,
         ),
         case(
             "b72 senders are told at a limited rate",

@@ -48,6 +48,7 @@ pub struct Buffer {
     bytes: UnsafeCell<Vec<u8>>,
     start: usize,
     end: usize,
+    note: u32,
 }
 
 const ROOM: usize = 256;
@@ -61,6 +62,7 @@ impl Buffer {
             bytes: UnsafeCell::new(bytes),
             start: ROOM,
             end: ROOM + frame.len(),
+            note: 0,
         }
     }
 
@@ -71,6 +73,9 @@ impl Buffer {
 
 // SAFETY: the vector is never resized after construction; bounds are checked against the frame.
 unsafe impl Packet for Buffer {
+    fn note(&self) -> u32 {
+        self.note
+    }
     fn len(&self) -> usize {
         self.end - self.start
     }
@@ -122,7 +127,7 @@ pub struct Host {
     last_hops: RefCell<Vec<(LastHop, LastHop)>>,
     half_open: Cell<u64>,
     fragments: RefCell<HashMap<FragmentKey, Remembered>>,
-    fragment_id: Cell<u64>,
+    fragment_ids: RefCell<HashMap<u32, u64>>,
     incarnation: Cell<u64>,
     pace: RefCell<HashMap<u32, u64>>,
     meters: RefCell<Vec<Meter>>,
@@ -148,7 +153,7 @@ impl Host {
             last_hops: RefCell::default(),
             half_open: Cell::default(),
             fragments: RefCell::default(),
-            fragment_id: Cell::default(),
+            fragment_ids: RefCell::default(),
             incarnation: Cell::default(),
             pace: RefCell::default(),
             meters: RefCell::default(),
@@ -175,7 +180,14 @@ impl Host {
 
     /// One frame in by an interface, verdict and frame out.
     pub fn arrive(&mut self, frame: &[u8], ifindex: u32) -> (Verdict, Vec<u8>) {
+        let (verdict, out, _) = self.pass_through(frame, ifindex, 0);
+        (verdict, out)
+    }
+
+    /// With what user space puts before the frame; returns what the program left there.
+    fn pass_through(&mut self, frame: &[u8], ifindex: u32, note: u32) -> (Verdict, Vec<u8>, u32) {
         let mut buffer = Buffer::new(frame);
+        buffer.note = note;
         let mut step = receive(&mut buffer, ifindex, self);
         let v6 = step == Step::Next(Phase::Receive6);
         if v6 {
@@ -194,9 +206,13 @@ impl Host {
                 Step::Pass => Verdict::Pass,
                 Step::Drop => Verdict::Drop,
                 Step::Transmit => Verdict::Transmit,
-                Step::Redirect(_) => Verdict::Redirect,
+                Step::Redirect(leg) => {
+                    buffer.note = leg + 1;
+                    Verdict::Redirect
+                }
             };
-            return (verdict, buffer.into_frame());
+            let note = buffer.note;
+            return (verdict, buffer.into_frame(), note);
         }
         panic!("more than 33 tail calls");
     }
@@ -257,7 +273,7 @@ impl Engine for Host {
         self.meters = RefCell::new(vec![Meter::default(); METERS as usize]);
         self.half_open.set(0);
         self.fragments.borrow_mut().clear();
-        self.fragment_id.set(0);
+        self.fragment_ids.borrow_mut().clear();
         self.wrr.borrow_mut().clear();
         self.incarnation.set(0);
         self.counts.borrow_mut().clear();
@@ -275,6 +291,10 @@ impl Engine for Host {
 
     fn run(&mut self, frame: &[u8]) -> (Verdict, Vec<u8>) {
         self.arrive(frame, IFINDEX)
+    }
+
+    fn run_again(&mut self, frame: &[u8], note: u32) -> (Verdict, Vec<u8>, u32) {
+        self.pass_through(frame, IFINDEX, note)
     }
 
     fn lease(&mut self, held: bool) {
@@ -505,8 +525,11 @@ impl Tables for Host {
     fn remember_fragment(&self, key: &FragmentKey, value: &Remembered) {
         self.fragments.borrow_mut().insert(*key, *value);
     }
-    fn next_fragment_id(&self) -> u64 {
-        self.fragment_id.replace(self.fragment_id.get() + 1)
+    fn next_fragment_id(&self, index: u32) -> u64 {
+        let mut ids = self.fragment_ids.borrow_mut();
+        let next = ids.entry(index).or_default();
+        *next += 1;
+        *next - 1
     }
     fn half_open(&self) -> u64 {
         self.half_open.get()

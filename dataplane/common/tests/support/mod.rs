@@ -29,6 +29,9 @@ pub trait Engine {
     fn change(&mut self, setup: &Setup);
     /// One frame in, verdict and frame out.
     fn run(&mut self, frame: &[u8]) -> (Verdict, Vec<u8>);
+    /// One frame as user space runs the program on it, with what it puts before it; also returns what stands there
+    /// afterwards.
+    fn run_again(&mut self, frame: &[u8], note: u32) -> (Verdict, Vec<u8>, u32);
     /// Whether a lease is held from now on.
     fn lease(&mut self, held: bool);
     /// True if the egress gate lets a frame leave.

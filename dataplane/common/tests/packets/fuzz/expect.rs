@@ -27,6 +27,8 @@ const PATIENCE_NS: u64 = 5_000_000_000;
 pub enum Want {
     Pass,
     Drop,
+    /// Given to user space, unless a rate is used up.
+    Kept,
     Sent(Sent),
     /// Sent, unless a rate is used up.
     Limited(Sent),
@@ -700,7 +702,11 @@ impl Scene<'_> {
                 {
                     self.later(ip, &piece, &first)
                 }
-                _ => refused(),
+                Some(_) => refused(),
+                None if !ours => Want::Pass,
+                None if self.is_bad_source(ip) => Want::Drop,
+                None if !self.leased => self.relay(ip),
+                None => Want::Kept,
             };
         }
         let mut head = *ip;

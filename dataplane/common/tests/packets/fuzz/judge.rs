@@ -12,7 +12,7 @@ use crate::{
 use onearm_dataplane_common::{
     counter::{COUNTERS, Counter},
     flow::{FlowEntry, FlowKey, State, flags, hop, seen},
-    hash,
+    hash, help,
     maps::{LegKey, ServiceKey, hairpin, mode, server},
     tables::Tables,
 };
@@ -137,6 +137,14 @@ impl Judge {
                 Ok(())
             }
             (Want::Drop, Verdict::Drop) => Ok(()),
+            (Want::Kept, Verdict::Pass) => {
+                ensure!(
+                    out.get(help::LEN..) == Some(frame),
+                    "what user space gets is another frame"
+                );
+                Ok(())
+            }
+            (Want::Kept, Verdict::Drop) if moved.contains_key(&Counter::HelpLimited) => Ok(()),
             (Want::Limited(_), Verdict::Drop) if moved.contains_key(&Counter::RefusalLimited) => Ok(()),
             (Want::Sent(sent) | Want::Limited(sent), Verdict::Transmit | Verdict::Redirect) => {
                 same(out, verdict, sent)
@@ -482,7 +490,7 @@ fn accounted(verdict: Verdict, moved: &HashMap<Counter, u64>) -> Result<(), Stri
     let is_drop = |c: Counter| c.is_drop() || c == Counter::ArpConflict;
     let drops: u64 = moved.iter().filter(|(c, _)| is_drop(**c)).map(|(_, n)| n).sum();
     let ends = [
-        of(Counter::Passed),
+        of(Counter::Passed) + of(Counter::FragmentKept),
         of(Counter::Transmitted),
         of(Counter::Redirected),
         drops,

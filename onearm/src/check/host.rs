@@ -24,15 +24,24 @@ pub fn lint_host(node: &mut Parsed<NodeConfig>, pair: &mut PairFile, interfaces:
     for (index, leg) in config.legs.iter().enumerate() {
         let field = format!("leg[{index}].interface");
         match interface(&leg.interface) {
-            None => of_node.error(
-                "unknown-interface",
-                field,
-                "this machine has no such interface",
-                "see `ip link`",
-            ),
+            None => {
+                let (message, remedy) = match (&leg.parent, leg.vlan) {
+                    (Some(parent), Some(vlan)) => (
+                        format!("this machine has no VLAN device {}", leg.interface),
+                        format!(
+                            "make it: ip link add link {parent} name {} type vlan id {vlan}",
+                            leg.interface
+                        ),
+                    ),
+                    _ => (
+                        "this machine has no such interface".to_owned(),
+                        "see `ip link`".to_owned(),
+                    ),
+                };
+                of_node.error("unknown-interface", field, message, remedy);
+            }
             Some(found)
-                if leg.vlan.is_none()
-                    && leg.role.carries_traffic()
+                if leg.role.carries_traffic()
                     && !found
                         .addresses
                         .iter()
@@ -129,9 +138,6 @@ fn vips(node: &Parsed<NodeConfig>, file: &PairFile, interfaces: &[HostInterface]
             }
             continue;
         };
-        if leg.vlan.is_some() {
-            continue;
-        }
         let of_family = || connected(interfaces, &leg.interface).filter(|net| is_usable(**net, service.vip));
         if let Some(net) = of_family().find(|net| net.contains(&service.vip)) {
             let broadcast = net.addr().is_ipv4() && net.broadcast() == service.vip;

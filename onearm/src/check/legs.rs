@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use super::findings::Findings;
-use crate::config::{Leg, NodeConfig, PairFile, Parsed, Role};
+use crate::config::{Attach, Leg, NodeConfig, PairFile, Parsed, Role};
 
 pub(super) fn judge(
     node: &Parsed<NodeConfig>,
@@ -59,7 +59,7 @@ pub(super) fn judge(
 
 fn own(node: &Parsed<NodeConfig>, findings: &mut Findings) {
     let mut names: HashMap<&str, usize> = HashMap::new();
-    let mut places: HashMap<(&str, Option<u16>), usize> = HashMap::new();
+    let mut places: HashMap<&str, usize> = HashMap::new();
     for (index, leg) in node.config.legs.iter().enumerate() {
         if let Some(first) = names.insert(&leg.name, index) {
             let message = format!("leg[{first}] has the same name");
@@ -70,16 +70,7 @@ fn own(node: &Parsed<NodeConfig>, findings: &mut Findings) {
                 "give each leg a name of its own",
             );
         }
-        if let Some(vlan) = leg.vlan {
-            let device = format!("{}.{vlan}", leg.interface);
-            findings.error(
-                "vlan-leg",
-                format!("leg[{index}].vlan"),
-                "VLANs of a leg are not in this build: adverts and ARP would leave untagged",
-                format!("make the VLAN an interface (ip link add link {} name {device} type vlan id {vlan}) and name that as the leg's interface", leg.interface),
-            );
-        }
-        if let Some(first) = places.insert((&leg.interface, leg.vlan), index) {
+        if let Some(first) = places.insert(&leg.interface, index) {
             let message = format!("leg[{first}] is the same interface and VLAN");
             findings.error(
                 "duplicate-leg",
@@ -89,6 +80,7 @@ fn own(node: &Parsed<NodeConfig>, findings: &mut Findings) {
             );
         }
     }
+    programs(&node.config, findings);
     if !node.is_draft() && !node.config.legs.iter().any(|leg| leg.role.holds_vips()) {
         findings.error(
             "no-service-leg",
@@ -96,5 +88,45 @@ fn own(node: &Parsed<NodeConfig>, findings: &mut Findings) {
             "no leg has role \"service\" or \"outside\"",
             "VIPs and adverts need one",
         );
+    }
+}
+
+/// Where programs can be attached, so that each gets the frames of its leg and every frame gets out.
+fn programs(node: &NodeConfig, findings: &mut Findings) {
+    let traffic = || {
+        node.legs
+            .iter()
+            .enumerate()
+            .filter(|(_, leg)| leg.role.carries_traffic())
+    };
+    for (index, leg) in traffic() {
+        if leg.attach == Attach::Native && leg.vlan.is_some() {
+            findings.error(
+                "attach-native",
+                format!("leg[{index}].attach"),
+                "a VLAN has no driver of its own",
+                "write \"auto\" or \"generic\"",
+            );
+        } else if leg.attach == Attach::Native && node.is_generic() {
+            let message = "another leg is a VLAN or generic: what a native program sends by that leg is lost";
+            findings.error(
+                "attach-native",
+                format!("leg[{index}].attach"),
+                message,
+                "write \"auto\" for all legs",
+            );
+        }
+        let of_vlan = traffic().find(|(_, other)| other.parent.as_ref() == Some(&leg.interface));
+        if let Some((other, _)) = of_vlan {
+            let message = format!(
+                "leg[{other}] is a VLAN of it: this leg's program would get the VLAN's frames as well"
+            );
+            findings.error(
+                "vlan-beside-untagged",
+                format!("leg[{index}].interface"),
+                message,
+                "make the untagged network a VLAN on the switch, too",
+            );
+        }
     }
 }

@@ -35,6 +35,15 @@ impl NodeConfig {
     }
 }
 
+impl NodeConfig {
+    /// Whether no program may be attached natively: a frame that a native program sends by another leg is lost there unless
+    /// that leg is native, too, and a VLAN device never is.
+    pub fn is_generic(&self) -> bool {
+        let mut traffic = self.legs.iter().filter(|leg| leg.role.carries_traffic());
+        traffic.any(|leg| leg.vlan.is_some() || leg.attach == Attach::Generic)
+    }
+}
+
 /// The other node of the pair.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Peer {
@@ -61,10 +70,13 @@ impl Peer {
 pub struct Leg {
     /// Name, the same on both nodes.
     pub name: String,
-    /// Kernel interface, at most 15 bytes; may differ between the nodes.
+    /// Kernel interface the leg works on, at most 15 bytes; may differ between the nodes. Of a VLAN it is the VLAN device,
+    /// `eth0.100`.
     pub interface: String,
-    /// VLAN id 1–4094; `None` = untagged.
+    /// VLAN id 1–4094; `None` = `interface` is no VLAN that the file knows of.
     pub vlan: Option<u16>,
+    /// Interface that carries the VLAN.
+    pub parent: Option<String>,
     /// What it is for.
     pub role: Role,
     /// How the program is attached.

@@ -160,13 +160,37 @@ fn leg(walk: &mut Walk<'_>, field: &Field<'_>) -> Option<Leg> {
         )];
         walk.choice(field, &[("last-hop", ())], &later)
     });
+    let (interface, parent) = match vlan {
+        Some(vlan) => {
+            let parent = interface?;
+            (vlan_device(walk, &table, &parent, vlan)?, Some(parent))
+        }
+        None => (interface?, None),
+    };
     Some(Leg {
         name: name?,
-        interface: interface?,
+        interface,
         vlan,
+        parent,
         role,
         attach,
     })
+}
+
+/// Name of the VLAN device.
+fn vlan_device(walk: &mut Walk<'_>, table: &Table<'_>, parent: &str, vlan: u16) -> Option<String> {
+    let device = format!("{parent}.{vlan}");
+    if device.len() <= limits::INTERFACE_BYTES {
+        return Some(device);
+    }
+    if let Some(field) = walk.optional(table, "vlan") {
+        let message = format!(
+            "the VLAN device {device} would have a name of more than {} bytes",
+            limits::INTERFACE_BYTES
+        );
+        walk.error(&field, "range", message, "give the interface a shorter name");
+    }
+    None
 }
 
 /// `"none"` or a VLAN id.

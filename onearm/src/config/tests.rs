@@ -467,11 +467,11 @@ fn limits_of_numbers_and_times_hold_on_both_sides() {
             "interface = \"eth0\"",
             [
                 "interface = \"e\"\nvlan = 1",
-                "interface = \"fifteen-letters\"\nvlan = 4094",
+                "interface = \"ten-letter\"\nvlan = 4094",
             ],
             [
                 "interface = \"eth0\"\nvlan = 0",
-                "interface = \"eth0\"\nvlan = 4095",
+                "interface = \"11-lettered\"\nvlan = 4094",
             ],
         ),
     ] {

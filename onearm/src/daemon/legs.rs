@@ -99,29 +99,65 @@ impl Legs {
                 continue;
             }
             let ifindex = bound.ifindex;
-            self.bound.remove(&leg.name);
+            self.unbind(leg, ifindex, dataplane).await;
             changed.links = true;
-            let dataplane = Arc::clone(dataplane);
-            let detached = tokio::task::spawn_blocking(move || lock(&dataplane).detach(ifindex)).await;
-            if let Ok(Err(error)) = detached {
-                tracing::warn!(ifname = %leg.interface, %error, "program not detached");
+        }
+        changed
+    }
+
+    /// Whether a leg's program is attached generically.
+    pub(crate) fn has_generic(&self) -> bool {
+        self.bound.values().any(|bound| bound.generic)
+    }
+
+    /// Detaches native programs where another leg could not have one: what they send by that leg would be lost. Not those
+    /// the file asks for.
+    pub(crate) async fn release_unfit(
+        &mut self,
+        configured: &[Leg],
+        dataplane: &Arc<Mutex<Dataplane>>,
+    ) -> Changed {
+        let mut changed = Changed::default();
+        if !self.has_generic() {
+            return changed;
+        }
+        for leg in configured.iter().filter(|leg| leg.attach == Attach::Auto) {
+            if let Some(ifindex) = self.bound(leg).filter(|b| !b.generic).map(|b| b.ifindex) {
+                self.unbind(leg, ifindex, dataplane).await;
+                changed.links = true;
             }
         }
         changed
     }
 
-    /// Attaches the program and the egress gate to one leg. Its guards must be in place.
+    async fn unbind(&mut self, leg: &Leg, ifindex: u32, dataplane: &Arc<Mutex<Dataplane>>) {
+        self.bound.remove(&leg.name);
+        let dataplane = Arc::clone(dataplane);
+        let detached = tokio::task::spawn_blocking(move || lock(&dataplane).detach(ifindex)).await;
+        if let Ok(Err(error)) = detached {
+            tracing::warn!(ifname = %leg.interface, %error, "program not detached");
+        }
+    }
+
+    /// Attaches the program and the egress gate to one leg, generically if `generic` and the leg may be. Its guards must be
+    /// in place.
     pub(crate) async fn bind(
         &mut self,
         leg: &Leg,
         ifindex: u32,
+        generic: bool,
         dataplane: &Arc<Mutex<Dataplane>>,
         gates: &Arc<Mutex<Gates>>,
     ) -> Changed {
         let wanted = LegAttach {
             ifindex,
             name: leg.interface.clone(),
-            mode: mode(leg.attach),
+            mode: match leg.attach {
+                Attach::Auto if generic => AttachMode::Generic,
+                Attach::Auto => AttachMode::Auto,
+                Attach::Native => AttachMode::Native,
+                Attach::Generic => AttachMode::Generic,
+            },
         };
         let (dataplane, gates) = (Arc::clone(dataplane), Arc::clone(gates));
         let attached = tokio::task::spawn_blocking(move || {
@@ -209,18 +245,10 @@ impl Legs {
     }
 }
 
-const fn mode(attach: Attach) -> AttachMode {
-    match attach {
-        Attach::Auto => AttachMode::Auto,
-        Attach::Native => AttachMode::Native,
-        Attach::Generic => AttachMode::Generic,
-    }
-}
-
 /// The gate first: from the moment the program answers for addresses, nothing may announce them without the lease.
 fn attach(dataplane: &mut Dataplane, gates: &mut Gates, wanted: &LegAttach) -> Result<Bound, String> {
     put_gate(dataplane, gates, wanted.ifindex, &wanted.name)?;
-    // Legs in several VLANs of one interface share its program.
+    // An earlier pass has been here.
     if let Some(attached) = dataplane.attached().iter().find(|a| a.ifindex == wanted.ifindex) {
         return Ok(Bound::of(attached));
     }

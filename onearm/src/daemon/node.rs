@@ -199,11 +199,12 @@ impl Node {
             Ok(Ok(_))
         );
         let mut all = true;
+        let generic = loaded.node.is_generic() || self.legs.has_generic();
         for (leg, ifindex) in unbound {
             if guarded {
                 *links_changed |= self
                     .legs
-                    .bind(leg, ifindex, &self.dataplane, &self.gates)
+                    .bind(leg, ifindex, generic, &self.dataplane, &self.gates)
                     .await
                     .links;
             } else {
@@ -214,7 +215,10 @@ impl Node {
             }
             all &= self.legs.bound(leg).is_some_and(|b| b.ifindex == ifindex);
         }
-        all
+        // Attached anew with the next pass.
+        let unfit = self.legs.release_unfit(&loaded.node.legs, &self.dataplane).await;
+        *links_changed |= unfit.links;
+        all && !unfit.links
     }
 
     async fn mirror(&mut self, picture: &Picture) -> Result<(), String> {
@@ -287,7 +291,7 @@ impl Node {
             let key = ServerKey::of(service, &service.servers[server]);
             self.health.in_rotation(&key)
         };
-        plan::tables(node.id, pair, leg_of, plan::connected(picture), is_up)
+        plan::tables(node.id, pair, leg_of, plan::connected(&node.legs, picture), is_up)
     }
 
     /// Carries changes of health into the tables in force, each by one store, without a new generation.
@@ -404,10 +408,8 @@ impl Node {
         let missing = status.iter().filter(|l| l.mode == "none" && l.role != "peer");
         let warnings = missing.map(|l| format!("leg {}: {}", l.name, l.reason)).collect();
         self.board.warn("legs", warnings);
-        self.board.warn(
-            "addresses",
-            plan::held_by_the_kernel(configured, &self.loaded.pair, picture),
-        );
+        self.board
+            .warn("addresses", plan::held_by_the_kernel(&self.loaded.pair, picture));
         self.board
             .warn("servers", plan::off_link(configured, &self.loaded.pair, picture));
         self.board.facts().legs = status;

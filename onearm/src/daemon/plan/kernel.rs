@@ -32,7 +32,13 @@ pub(crate) fn desired(
         let Ok(name) = IfName::new(&leg.interface) else {
             continue;
         };
-        legs.insert(name, leg_state(leg, node, pair, picture, uses(leg)));
+        let state = leg_state(leg, node, pair, picture, uses(leg));
+        // Frames are merged where they arrive, before the VLAN device has them.
+        if let Some(parent) = leg.parent.as_deref().and_then(|parent| IfName::new(parent).ok()) {
+            let carrier: &mut netcfg::Leg = legs.entry(parent).or_default();
+            carrier.offloads.extend(state.offloads.clone());
+        }
+        legs.insert(name, state);
     }
     Desired {
         legs,
@@ -72,13 +78,35 @@ fn leg_state(
     if used.generic {
         offloads.extend(offload::for_generic_attach());
     }
-    if leg.vlan.is_some() {
-        offloads.extend(offload::for_vlan_tags());
-    }
     netcfg::Leg {
         guarded: gateways.map(|g| g.network).collect(),
         sysctls: BTreeMap::from([(LegSysctl::send_redirects(), "0".to_owned())]),
         offloads,
         neighbours,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{LegUse, desired};
+    use crate::config::{Source, parse_node, parse_pair};
+    use onearm_netcfg::{IfName, Picture, offload};
+
+    const NODE: &str = include_str!("../../../../etc/examples/node-lb1.toml");
+    const PAIR: &str = include_str!("../../../../etc/examples/pair.toml");
+
+    #[test]
+    fn of_a_vlan_leg_the_interface_below_merges_no_frames_and_keeps_the_rest() {
+        let node = NODE.replace("interface = \"eth0\"", "vlan = 100\ninterface = \"eth0\"");
+        let node = parse_node(Source::new("node.toml", node)).config;
+        let pair = parse_pair(Source::new("pair.toml", PAIR)).parsed.config;
+        let uses = |_: &_| LegUse { generic: true };
+        let legs = desired(&node, &pair, &Picture::default(), uses, false).legs;
+        let of = |name: &str| &legs[&IfName::new(name).unwrap()];
+        assert_eq!(legs.len(), 2);
+        assert_eq!(of("eth0").offloads, offload::for_generic_attach());
+        assert!(of("eth0").sysctls.is_empty() && of("eth0").guarded.is_empty());
+        assert_eq!(of("eth0.100").offloads, offload::for_generic_attach());
+        assert!(!of("eth0.100").guarded.is_empty());
     }
 }

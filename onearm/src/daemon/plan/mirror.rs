@@ -22,7 +22,8 @@ pub(crate) fn legs(
         Some(LegSpec {
             id: leg_id(index),
             ifindex: link.ifindex,
-            vlan: leg.vlan,
+            // The kernel's VLAN device has taken the tag off.
+            vlan: None,
             mac: link.mac?.0,
             mtu: link.mtu,
             addr: v4(seen).next(),
@@ -58,11 +59,11 @@ pub(crate) fn is_link_local(address: IpAddr) -> bool {
 
 /// A warning for each owned address that this machine's kernel has, too: what the kernel answers or sends with it knows
 /// nothing of the lease.
-pub(crate) fn held_by_the_kernel(configured: &[Leg], pair: &PairConfig, picture: &Picture) -> Vec<String> {
+pub(crate) fn held_by_the_kernel(pair: &PairConfig, picture: &Picture) -> Vec<String> {
     let owned = pair.owned_addresses();
-    let on_legs = configured
-        .iter()
-        .filter_map(|leg| leg_picture(leg, picture))
+    let on_legs = picture
+        .legs
+        .values()
         .flat_map(|seen| seen.addresses.iter().map(IpNet::addr));
     let held: BTreeSet<IpAddr> = on_legs.chain(picture.elsewhere.iter().copied()).collect();
     held.iter()
@@ -93,8 +94,9 @@ pub(crate) fn neighbour_mac(leg: &Leg, picture: &Picture, addr: IpAddr) -> Optio
 }
 
 /// Networks connected to any leg, but for that of link-local addresses, which is on all of them.
-pub(crate) fn connected(picture: &Picture) -> Vec<IpNet> {
-    let networks = picture.legs.values().flat_map(LegPicture::connected);
+pub(crate) fn connected(configured: &[Leg], picture: &Picture) -> Vec<IpNet> {
+    let legs = configured.iter().filter_map(|leg| leg_picture(leg, picture));
+    let networks = legs.flat_map(LegPicture::connected);
     let mut networks: Vec<IpNet> = networks.filter(|net| !is_link_local(net.addr())).collect();
     networks.sort_unstable();
     networks.dedup();
@@ -192,11 +194,11 @@ mod tests {
             ..LegPicture::default()
         };
         picture.legs.insert(leg.clone(), own);
-        assert!(held_by_the_kernel(&legs, &pair, &picture).is_empty());
+        assert!(held_by_the_kernel(&pair, &picture).is_empty());
         picture.elsewhere = ["192.168.100.101".parse().unwrap()].into();
         let there = &mut picture.legs.get_mut(&leg).unwrap().addresses;
         there.insert("192.168.100.100/32".parse().unwrap());
-        let warnings = held_by_the_kernel(&legs, &pair, &picture);
+        let warnings = held_by_the_kernel(&pair, &picture);
         assert_eq!(warnings.len(), 2, "{warnings:?}");
         assert!(warnings[0].starts_with("192.168.100.100 "));
     }
@@ -220,7 +222,7 @@ mod tests {
         };
         assert_eq!(address(&there), Some("2001:db8:100::2".parse().unwrap()));
         picture.legs.insert(leg, there);
-        assert_eq!(connected(&picture), ["2001:db8:100::/64".parse().unwrap()]);
+        assert_eq!(connected(&legs, &picture), ["2001:db8:100::/64".parse().unwrap()]);
         let spec = super::legs(&legs, &picture, |_| None).remove(0);
         assert_eq!(spec.addr, None);
         assert_eq!(spec.addr6, Some("2001:db8:100::2".parse().unwrap()));

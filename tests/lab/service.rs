@@ -91,6 +91,8 @@ pub struct PairSpec {
     pub peer_link: bool,
     /// Whether VIPs are on leg `wan` (`eth0`), gateways and servers on leg `lan` (`eth1`).
     pub two_arms: bool,
+    /// VLAN of the nodes' leg.
+    pub vlan: Option<u16>,
     /// Flow-table size.
     pub max_flows: u32,
     /// Interval of health checks.
@@ -143,6 +145,7 @@ impl PairSpec {
             announce: vec![VIP.into()],
             peer_link: false,
             two_arms: false,
+            vlan: None,
             max_flows: 65_536,
             check_interval: Duration::from_millis(500),
             announce_rate: None,

@@ -73,6 +73,30 @@ impl Switch {
         Ok(())
     }
 
+    /// Everything that is plugged in from now on is in VLAN `vlan`, and knows nothing of it.
+    ///
+    /// # Errors
+    /// When the kernel's bridges know no VLANs.
+    pub fn set_vlan(&self, vlan: u16) -> Result<()> {
+        self.ns
+            .run(&format!(
+                "ip link set br0 type bridge vlan_filtering 1 vlan_default_pvid {vlan}"
+            ))
+            .map(drop)
+    }
+
+    /// The port of `short` carries `vlan` with its tag, and nothing else.
+    ///
+    /// # Errors
+    /// When `bridge` refuses.
+    pub fn trunk(&self, short: &str, vlan: u16) -> Result<()> {
+        let port = Self::port(short);
+        self.ns.run(&format!("bridge vlan del dev {port} vid {vlan}"))?;
+        self.ns
+            .run(&format!("bridge vlan add dev {port} vid {vlan}"))
+            .map(drop)
+    }
+
     /// The namespace the bridge is in.
     pub fn ns(&self) -> &Namespace {
         &self.ns

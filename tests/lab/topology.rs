@@ -69,6 +69,9 @@ pub struct Options {
     pub ipv6: bool,
     /// Where the servers are.
     pub arms: Arms,
+    /// VLAN of the segment: the nodes' ports of the switch are trunks that carry it tagged, and each node has the VLAN device
+    /// `eth0.N`. Needs [`vlans_exist`].
+    pub vlan: Option<u16>,
 }
 
 /// Legs of a node that carry balanced traffic.
@@ -106,9 +109,21 @@ pub struct OneArm {
     lab: Lab,
     switch: Switch,
     inside: Option<Switch>,
+    vlan: Option<u16>,
     spaces: Vec<(&'static str, Namespace)>,
     pass: PassThrough,
     ipv6: bool,
+}
+
+/// Whether this kernel can make VLAN devices and bridges that know VLANs.
+///
+/// # Errors
+/// When no namespace can be made to try it in.
+pub fn vlans_exist() -> Result<bool> {
+    let lab = Lab::new()?;
+    let ns = lab.namespace("vlan")?;
+    Ok(ns.run("ip link add br0 type bridge vlan_filtering 1").is_ok()
+        && ns.run("ip link add link br0 name v1 type vlan id 1").is_ok())
 }
 
 /// Address of a port of the segment.
@@ -197,6 +212,13 @@ fn last_byte(short: &str) -> u8 {
         .expect("a name of the drawing")
 }
 
+fn leg_name(vlan: Option<u16>, short: &str) -> String {
+    match vlan {
+        Some(vlan) if NODES.contains(&short) => format!("eth0.{vlan}"),
+        _ => "eth0".to_owned(),
+    }
+}
+
 /// A MAC in colon form.
 pub fn colons(mac: [u8; 6]) -> String {
     mac.map(|b| format!("{b:02x}")).join(":")
@@ -210,6 +232,9 @@ impl OneArm {
     pub fn build(options: Options) -> Result<Self> {
         let lab = Lab::new()?;
         let switch = Switch::create(lab.namespace("sw")?, options.variant)?;
+        if let Some(vlan) = options.vlan {
+            switch.set_vlan(vlan)?;
+        }
         let inside = if options.arms == Arms::Two {
             Some(Switch::create(lab.namespace("in")?, options.variant)?)
         } else {
@@ -230,7 +255,15 @@ impl OneArm {
                 inside.plug(short, &ns, "eth1", &colons(inside_mac(short)))?;
                 ns.run(&format!("ip addr add {}/24 dev eth1", inside_address(short)))?;
             }
-            ns.run(&format!("ip addr add 192.168.100.{byte}/24 dev eth0"))?;
+            if let Some(vlan) = options.vlan.filter(|_| NODES.contains(&short)) {
+                ns.run(&format!(
+                    "ip link add link eth0 name eth0.{vlan} type vlan id {vlan}"
+                ))?;
+                ns.run(&format!("ip link set eth0.{vlan} up"))?;
+                switch.trunk(short, vlan)?;
+            }
+            let leg = leg_name(options.vlan, short);
+            ns.run(&format!("ip addr add 192.168.100.{byte}/24 dev {leg}"))?;
             let router = match short {
                 "rt" => None,
                 "s1" | "s2" | "s3" => Some(GATEWAY),
@@ -251,6 +284,7 @@ impl OneArm {
             lab,
             switch,
             inside,
+            vlan: options.vlan,
             spaces,
             pass,
             ipv6: options.ipv6,
@@ -306,7 +340,8 @@ impl OneArm {
                     ns.sysctl(&format!("net.ipv6.conf.{which}.{key}"), value)?;
                 }
             }
-            ns.run(&format!("ip addr add {}/64 dev eth0 nodad", address6(short)))?;
+            let leg = self.leg(short);
+            ns.run(&format!("ip addr add {}/64 dev {leg} nodad", address6(short)))?;
         }
         router.run(&format!("ip addr add {ROUTER_LINK_LOCAL}/64 dev eth0 nodad"))?;
         router.sysctl("net.ipv6.conf.all.forwarding", "1")?;
@@ -322,11 +357,19 @@ impl OneArm {
             let line = match byte {
                 254 => continue,
                 10..=12 => format!("ip -6 route add default via {GATEWAY6}"),
-                _ => format!("ip -6 route add default via {ROUTER_LINK_LOCAL} dev eth0"),
+                _ => format!(
+                    "ip -6 route add default via {ROUTER_LINK_LOCAL} dev {}",
+                    self.leg(short)
+                ),
             };
             self.ns(short).run(&line)?;
         }
         Ok(())
+    }
+
+    /// Interface of `short` that has its address on the segment.
+    fn leg(&self, short: &str) -> String {
+        leg_name(self.vlan, short)
     }
 
     fn add_peer_link(&self) -> Result<()> {

@@ -303,11 +303,16 @@ pub(crate) fn node_toml(index: usize, spec: &PairSpec) -> String {
     } else {
         &[("lan", "eth0", "service")]
     };
+    // Both ends of the cables are the lab's: frames sent by a native program arrive. A VLAN has no native programs.
+    let (vlan, attach) = match spec.vlan {
+        Some(vlan) => (vlan.to_string(), "generic"),
+        None => ("\"none\"".to_owned(), "native"),
+    };
     for (name, interface, role) in legs {
         // Writing to a String cannot fail.
         write!(
             text,
-            "\n[[leg]]\nname = \"{name}\"\ninterface = \"{interface}\"\nvlan = \"none\"\nrole = \"{role}\"\nattach = \"native\"\n"
+            "\n[[leg]]\nname = \"{name}\"\ninterface = \"{interface}\"\nvlan = {vlan}\nrole = \"{role}\"\nattach = \"{attach}\"\n"
         )
         .ok();
     }

@@ -35,8 +35,6 @@ pub(super) enum Cell {
     Checked,
     /// It cannot apply.
     NotApplicable(&'static str),
-    /// It applies, but nothing checks it here: a failed check of the run.
-    Unchecked(&'static str),
 }
 
 /// Families in the order of the table.
@@ -80,9 +78,6 @@ impl Feature {
 /// The cell of the table. All modes have the same ones.
 pub(super) fn cell(family: Family, protocol: Protocol, feature: Feature) -> Cell {
     match (feature, family, protocol) {
-        (Feature::Vlan, _, _) => Cell::Unchecked(
-            "tagged legs need VLAN devices or a VLAN-aware bridge, which not every kernel has",
-        ),
         (Feature::Fragments, Family::V6, Protocol::Tcp) => {
             Cell::NotApplicable("no router fragments IPv6, and TCP sends segments that fit")
         }
@@ -132,7 +127,6 @@ mod tests {
                         match cell(family, protocol, feature) {
                             Cell::Checked => write!(text, " `{}` |", name(mode, family, protocol, feature)),
                             Cell::NotApplicable(why) => write!(text, " n/a because {why} |"),
-                            Cell::Unchecked(why) => write!(text, " not checked yet: {why} |"),
                         }
                         .ok();
                     }

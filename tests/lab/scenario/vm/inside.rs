@@ -29,7 +29,7 @@ fn inside(run: &mut Run, scenario: &str) -> Result<()> {
     let mut spec = Spec::new(scenario, &agent);
     spec.cpus = 2;
     spec.memory = 3072;
-    for name in ["onearmd", "onearm"] {
+    for name in ["onearmd", "onearm", "onearm-decap"] {
         spec.files.push((run.wanted.bin_dir.join(name), name.to_owned()));
     }
     let image = Image::get(false)?;

@@ -46,6 +46,18 @@ fn prefixes(path: &str, service: &ServiceConfig, findings: &mut Findings) {
         Hairpin::Listed(prefixes) => &**prefixes,
         Hairpin::Auto | Hairpin::Off => &[],
     };
+    for (place, rule) in service.mode_for.iter().enumerate() {
+        if none(&rule.clients) {
+            let message = format!("has no effect: none of these is {family}, as the VIP is");
+            let remedy = format!("add an {family} prefix, or remove the rule");
+            findings.warn(
+                "no-effect",
+                format!("{path}.mode_for[{place}].clients"),
+                message,
+                remedy,
+            );
+        }
+    }
     for (key, list) in [("deny", &*service.limits.deny), ("hairpin", hairpin)] {
         if none(list) {
             let message = format!("has no effect: none of these is {family}, as the VIP is");

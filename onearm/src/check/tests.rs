@@ -90,6 +90,41 @@ fn a_dsr_server_is_on_the_network_of_a_leg() {
     assert_eq!(on_a_machine_with(&["192.168.100.2/23"], NODE, &far), []);
 }
 
+/// An IPv6 VIP is compared with IPv6 networks, and the leg needs an address of the family in which adverts are.
+#[test]
+fn a_machine_is_judged_in_the_family_of_what_is_asked_of_it() {
+    let both = include_str!("../../../etc/examples/pair-ipv6.toml");
+    let here = ["192.168.100.2/24", "2001:db8:100::2/64", "fe80::2/64"];
+    assert_eq!(on_a_machine_with(&here, NODE, both), []);
+    let expected = |rule, field: &str| vec![(rule, field.to_owned())];
+    for (local, found) in [
+        (
+            "2001:db8:100::100/128",
+            expected("address-is-local", "service[1].vip"),
+        ),
+        ("fe80::1/64", expected("address-is-local", "gateway[1].address")),
+    ] {
+        assert_eq!(
+            on_a_machine_with(&[here[0], here[1], here[2], local], NODE, both),
+            found,
+            "{local}"
+        );
+    }
+    let elsewhere = on_a_machine_with(&[here[0], "2001:db8:200::2/64", here[2]], NODE, both);
+    assert_eq!(elsewhere, expected("vip-off-link", "service[1].vip"));
+    let anycast = both.replace("2001:db8:100::100", "2001:db8:100::");
+    let first = on_a_machine_with(&here, NODE, &anycast);
+    assert!(
+        first.contains(&("network-or-broadcast", "service[1].vip".to_owned())),
+        "{first:?}"
+    );
+    // Adverts between link-local addresses need one of the leg.
+    let local_peer = NODE.replace("192.168.100.3", "fe80::3");
+    assert_eq!(on_a_machine_with(&here, &local_peer, both), []);
+    let without = on_a_machine_with(&here[..2], &local_peer, both);
+    assert_eq!(without, expected("no-address", "leg[0].interface"));
+}
+
 #[test]
 fn with_several_service_legs_a_vip_needs_a_network_or_a_name() {
     let node = format!("{NODE}\n[[leg]]\nname = \"two\"\ninterface = \"eth1\"\n");

@@ -14,8 +14,7 @@ use crate::{
     measure::echo::{self, Echo},
     process::Process,
     service::Mode,
-    switch::Switch,
-    topology::{self, Family, NODES, OneArm, SERVERS},
+    topology::{self, Family, OneArm, SERVERS},
 };
 
 /// Both ends of the checks, in Python because they set socket options and send packets of their own making.
@@ -82,17 +81,7 @@ impl<'a> Bench<'a> {
                 client.sysctl("net.ipv4.ip_no_pmtu_disc", "0")?;
                 outcome
             }
-            (Feature::Fragments, Protocol::Udp) => {
-                // What may be cut is not cut for a tunnel: the links that carry it are wider (docs/configuration.md).
-                if self.mode == Mode::L3Dsr {
-                    self.widen(1600)?;
-                }
-                let outcome = self.client("big-echo", echo::PORT);
-                if self.mode == Mode::L3Dsr {
-                    self.widen(1500)?;
-                }
-                outcome
-            }
+            (Feature::Fragments, Protocol::Udp) => self.client("big-echo", echo::PORT),
             // The client's own link is narrower than it thinks: the router tells the server, by way of the pair.
             (Feature::TooBig, protocol) => {
                 self.curl("who", 4000, "a page for a request of full packets")?;
@@ -108,20 +97,6 @@ impl<'a> Bench<'a> {
             (Feature::Options, Protocol::Tcp) => self.client("page-with-options", 80),
             (Feature::Options, Protocol::Udp) => self.client("echo-with-options", echo::PORT),
         }
-    }
-
-    /// Gives the links between nodes and servers another MTU, and waits until the nodes know.
-    fn widen(&self, mtu: u16) -> Result<()> {
-        let ends = NODES.into_iter().chain(SERVERS);
-        for short in ends {
-            let port = Switch::port(short);
-            self.lab
-                .switch()
-                .ns()
-                .run(&format!("ip link set {port} mtu {mtu}"))?;
-            self.lab.ns(short).run(&format!("ip link set eth0 mtu {mtu}"))?;
-        }
-        Ok(())
     }
 
     /// One end of a check, in the outside client's place.

@@ -172,12 +172,11 @@ fn prepare_hosts(lab: &OneArm, mode: Mode) -> Result<()> {
             }
         }
         ns.run(&format!("ip addr add {VIP}/32 dev lo"))?;
-        // Only what comes out of a tunnel may be bigger.
-        ns.run(&format!("ip route replace default via {ROUTER} mtu 1500"))?;
+        ns.run(&format!("ip route replace default via {ROUTER}"))?;
         if lab.has_ipv6() {
             ns.run(&format!("ip addr add {VIP6}/128 dev lo nodad"))?;
             ns.run(&format!(
-                "ip -6 route replace default via {ROUTER_LINK_LOCAL} dev eth0 mtu 1500"
+                "ip -6 route replace default via {ROUTER_LINK_LOCAL} dev eth0"
             ))?;
         }
     }

@@ -289,7 +289,12 @@ pub(crate) fn node_toml(index: usize, spec: &PairSpec) -> String {
             } else {
                 topology::address(peer).into()
             };
-            format!("{{ address = \"{address}\", interface = \"eth0\" }}")
+            let six = if address.is_ipv4() && spec.services.iter().any(|s| s.vip.is_ipv6()) {
+                format!("address6 = \"{}\", ", topology::link_local(peer))
+            } else {
+                String::new()
+            };
+            format!("{{ address = \"{address}\", {six}interface = \"eth0\" }}")
         }
     };
     let mut text = format!(

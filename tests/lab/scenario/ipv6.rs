@@ -76,7 +76,7 @@ fn alone(run: &mut Run, mode: Mode, variant: Variant) -> Result<()> {
     })
 }
 
-/// One election, over IPv4, for addresses of both families.
+/// One election, over both families, for addresses of both.
 fn beside_ipv4(run: &mut Run) -> Result<()> {
     let mode = Mode::Dnat;
     let options = Options {

@@ -49,9 +49,10 @@ pub fn bench_wrapper(ctx: XdpContext) -> u32 {
 fn build(ctx: &XdpContext) -> Option<()> {
     // SAFETY: one thread runs the wrapper.
     let bench = unsafe { &mut *BENCH.get_ptr_mut(0)? };
-    let excess = (ctx.data_end() - ctx.data()) as i64 - i64::from(bench.len);
+    let excess = Frame(ctx).len() as i64 - i64::from(bench.len);
+    // Always, so that a program which makes the frame longer pays for that alone.
     // SAFETY: a valid context; packet pointers are taken afterwards.
-    if excess != 0 && unsafe { bpf_xdp_adjust_head(ctx.ctx, excess as i32) } != 0 {
+    if unsafe { bpf_xdp_adjust_head(ctx.ctx, excess as i32) } != 0 {
         return None;
     }
     let n = if bench.sequential != 0 {

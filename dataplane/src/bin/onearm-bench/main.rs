@@ -8,6 +8,7 @@ mod frames;
 mod subject;
 mod table;
 
+use onearm_dataplane_common::maps::mode;
 use std::process::ExitCode;
 use subject::{Reference, Subject};
 use table::Row;
@@ -16,6 +17,9 @@ const USAGE: &str = "usage: onearm-bench [--flows N]... [--rounds R] [--json]
   --flows N    flows to choose from at random (default: 100000 and 1000000)
   --rounds R   interleaved rounds, medians are reported (default: 5)
   --json       one JSON object instead of a table";
+
+/// In the order of the report's rows.
+const MODES: [u8; 4] = [mode::BOTH_NAT, mode::DNAT, mode::DSR, mode::L3_DSR];
 
 struct Arguments {
     flows: Vec<u32>,
@@ -53,8 +57,12 @@ fn parse(mut words: impl Iterator<Item = String>) -> Result<Arguments, String> {
 /// ns per packet of everything, medians over the rounds, the wrapper subtracted.
 fn measure(flows: u32, rounds: usize) -> anyhow::Result<Vec<Row>> {
     let mut reference = Reference::load(flows)?;
-    let mut established = [Subject::load(flows, true)?, Subject::load(flows, false)?];
-    let mut fresh = [Subject::load(flows, true)?, Subject::load(flows, false)?];
+    let mut established = Vec::new();
+    let mut fresh = Vec::new();
+    for mode in MODES {
+        established.push(Subject::load(flows, mode)?);
+        fresh.push(Subject::load(flows, mode)?);
+    }
     for subject in &mut established {
         subject.establish()?;
     }
@@ -65,7 +73,7 @@ fn measure(flows: u32, rounds: usize) -> anyhow::Result<Vec<Row>> {
         let mut samples = vec![wrapper, reference.parse()?, reference.lru()?];
         for subject in &mut established {
             samples.push(subject.requests()?);
-            samples.push(subject.replies()?);
+            samples.extend(subject.replies()?);
         }
         samples.push(reference.lru_new(round)?);
         for subject in &mut fresh {

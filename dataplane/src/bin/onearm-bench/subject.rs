@@ -12,13 +12,14 @@ use onearm_dataplane_common::{
     addr::{Addr, Addr4, Address},
     bench::{Bench, flow},
     counter::Counter,
+    direct::is_direct,
     flow::{Bucket, Bucket4, FlowEntry, FlowEntry4, flags, seen},
     maps::{
-        Leg, LegKey, Mac, NextHop, Node, Owned, OwnedKey, Server, Service, ServiceKey, SnatPool, mode, owned,
-        proto, scheduler, server,
+        Leg, LegKey, Mac, NextHop, Node, Owned, OwnedKey, Server, Service, ServiceKey, SnatPool, WAYS, mode,
+        owned, proto, scheduler, server,
     },
     phase::{MAIN, PHASES},
-    table::{self, FlowMemory, Geometry},
+    table::{self, FlowMemory, Geometry, Scan},
 };
 use std::{
     net::Ipv4Addr,
@@ -36,6 +37,7 @@ const ROUTER_MAC: Mac = [2, 0, 0, 0, 0, 254];
 const SERVER_MAC: Mac = [2, 0, 0, 0, 1, 1];
 const VIP: Addr4 = u32::from_ne_bytes([192, 168, 100, 100]);
 const PORT: u16 = 80;
+const LEG_ADDR: Addr4 = u32::from_ne_bytes([192, 168, 100, 2]);
 /// First client address, native order.
 const CLIENTS: u32 = 0x0a80_0000;
 /// First source address of established both-nat flows, native order.
@@ -179,19 +181,19 @@ pub(crate) struct Subject {
     _phases: ProgramArray<MapData>,
     memory: Memory,
     flows: u32,
-    both: bool,
+    mode: u8,
 }
 
 impl Subject {
     /// A table with room for twice the flows, and one service of the mode.
-    pub(crate) fn load(flows: u32, both: bool) -> anyhow::Result<Self> {
+    pub(crate) fn load(flows: u32, mode: u8) -> anyhow::Result<Self> {
         let buckets = (flows / 4).next_power_of_two();
         let mut ebpf = load(PROGRAMS, "FLOWS4", buckets)?;
         let mut phases = ProgramArray::try_from(ebpf.take_map("PHASES").context("map PHASES")?)?;
         for (index, name) in PHASES {
             phases.set(index, xdp(&mut ebpf, name)?.fd()?, 0)?;
         }
-        configure(&mut ebpf, buckets, both)?;
+        configure(&mut ebpf, buckets, mode)?;
         let Some(Map::Array(table)) = ebpf.map("FLOWS4") else {
             bail!("map FLOWS4")
         };
@@ -204,21 +206,29 @@ impl Subject {
             _phases: phases,
             memory,
             flows,
-            both,
+            mode,
         })
     }
 
     /// Writes every flow into the table as established.
     pub(crate) fn establish(&mut self) -> anyhow::Result<()> {
         for n in 0..u64::from(self.flows) {
-            let (forward, reply) = pair(n, self.both);
-            if let Err(reason) = table::insert_pair::<Addr4, Memory>(
-                &self.memory,
-                &self.memory.geometry(),
-                1,
-                &forward,
-                &reply,
-            ) {
+            let geometry = self.memory.geometry();
+            let inserted = if is_direct(self.mode) {
+                let flow = single(n, self.mode);
+                table::insert_single::<Addr4, Memory>(
+                    &self.memory,
+                    &geometry,
+                    1,
+                    &flow,
+                    u32::try_from(WAYS)?,
+                    &mut Scan::default(),
+                )
+            } else {
+                let (forward, reply) = pair(n, self.mode);
+                table::insert_pair::<Addr4, Memory>(&self.memory, &geometry, 1, &forward, &reply).map(drop)
+            };
+            if let Err(reason) = inserted {
                 bail!("flow {n} of {}: {reason:?}", self.flows);
             }
         }
@@ -231,16 +241,25 @@ impl Subject {
         self.wrapper.run(&frames, PACKETS)
     }
 
-    /// Servers' packets of established flows.
-    pub(crate) fn replies(&mut self) -> anyhow::Result<f64> {
+    /// Servers' packets of established flows, where they come by.
+    pub(crate) fn replies(&mut self) -> anyhow::Result<Option<f64>> {
+        if is_direct(self.mode) {
+            return Ok(None);
+        }
         let template = Template {
             from_mac: SERVER_MAC,
             fixed: (server_addr(0), PORT),
-            base: if self.both { SOURCES } else { CLIENTS },
+            base: if self.mode == mode::BOTH_NAT {
+                SOURCES
+            } else {
+                CLIENTS
+            },
             vary_destination: true,
             ..client(0x10)
         };
-        self.wrapper.run(&template.bench(self.flows, false), PACKETS)
+        self.wrapper
+            .run(&template.bench(self.flows, false), PACKETS)
+            .map(Some)
     }
 
     /// SYNs, every one a new flow, into an empty table.
@@ -266,7 +285,7 @@ impl Subject {
     }
 }
 
-fn configure(ebpf: &mut Ebpf, buckets: u32, both: bool) -> anyhow::Result<()> {
+fn configure(ebpf: &mut Ebpf, buckets: u32, mode: u8) -> anyhow::Result<()> {
     let node = Node {
         flow_hash_key: KEY,
         pair_hash_key: [3, 4],
@@ -274,7 +293,7 @@ fn configure(ebpf: &mut Ebpf, buckets: u32, both: bool) -> anyhow::Result<()> {
         half_open_budget: u32::MAX,
         half_open_ticks: 75,
         closing_ticks: 450,
-        dsr_ways: 8,
+        dsr_ways: u32::try_from(WAYS)?,
         incarnation_base: 1 << 56,
         ..Node::default()
     };
@@ -283,7 +302,7 @@ fn configure(ebpf: &mut Ebpf, buckets: u32, both: bool) -> anyhow::Result<()> {
     let leg = Leg {
         mac: LEG_MAC,
         mtu: 1_500,
-        addr: Addr::v4(u32::from_ne_bytes([192, 168, 100, 2])),
+        addr: Addr::v4(LEG_ADDR),
         ..Leg::default()
     };
     let mut legs: HashMap<_, LegKey, Leg> = HashMap::try_from(ebpf.map_mut("LEGS").context("map LEGS")?)?;
@@ -320,7 +339,7 @@ fn configure(ebpf: &mut Ebpf, buckets: u32, both: bool) -> anyhow::Result<()> {
     services.insert(&Key::new(160, key), 0, 0)?;
     let service = Service {
         table: u64::from(SERVERS) << 32,
-        mode: if both { mode::BOTH_NAT } else { mode::DNAT },
+        mode,
         scheduler: scheduler::MAGLEV,
         snat_len: POOLS,
         idle_ticks: u32::MAX / 4,
@@ -331,6 +350,7 @@ fn configure(ebpf: &mut Ebpf, buckets: u32, both: bool) -> anyhow::Result<()> {
         let flags = server::USED | server::UP;
         let server = Server {
             addr: Addr::v4(server_addr(index)),
+            net: 1,
             next_hop: 1,
             flags,
             ..Server::default()
@@ -362,16 +382,20 @@ fn configure(ebpf: &mut Ebpf, buckets: u32, both: bool) -> anyhow::Result<()> {
 }
 
 /// Both entries of established flow `n`.
-fn pair(n: u64, both: bool) -> (FlowEntry, FlowEntry) {
+fn pair(n: u64, mode: u8) -> (FlowEntry, FlowEntry) {
     let (client, port) = flow(CLIENTS, n);
-    let (source, _) = if both { flow(SOURCES, n) } else { (client, port) };
+    let (source, _) = if mode == mode::BOTH_NAT {
+        flow(SOURCES, n)
+    } else {
+        (client, port)
+    };
     let forward = FlowEntry4 {
         saddr: client,
         daddr: VIP,
         sport: port.to_be(),
         dport: PORT.to_be(),
         proto: proto::TCP,
-        flags: if both { mode::BOTH_NAT } else { mode::DNAT } << flags::MODE_SHIFT,
+        flags: mode << flags::MODE_SHIFT,
         own: seen::OPENED | seen::CONFIRMED,
         other: seen::OPENED,
         new_saddr: source,
@@ -400,6 +424,30 @@ fn pair(n: u64, both: bool) -> (FlowEntry, FlowEntry) {
         ..forward
     };
     (forward.wide(), reply.wide())
+}
+
+/// The entry of established flow `n` of a server that answers its clients itself.
+fn single(n: u64, mode: u8) -> FlowEntry {
+    let (client, port) = flow(CLIENTS, n);
+    let from = if mode == mode::DSR { client } else { LEG_ADDR };
+    FlowEntry4 {
+        saddr: client,
+        daddr: VIP,
+        sport: port.to_be(),
+        dport: PORT.to_be(),
+        proto: proto::TCP,
+        flags: mode << flags::MODE_SHIFT,
+        own: seen::OPENED | seen::CONFIRMED,
+        other: seen::OPENED,
+        new_saddr: from,
+        new_daddr: server_addr(0),
+        new_sport: port.to_be(),
+        hop: 1,
+        idle_ticks: u32::MAX / 4,
+        incarnation: 1 << 56 | (n + 1),
+        ..FlowEntry4::default()
+    }
+    .wide()
 }
 
 const KEY: [u64; 2] = [0x0123_4567_89ab_cdef, 0xfedc_ba98_7654_3210];

@@ -24,9 +24,13 @@ impl Row {
             ("both_nat_reply", "both-nat, server's packet", "lru"),
             ("dnat_request", "dnat, client's packet", "lru"),
             ("dnat_reply", "dnat, server's packet", "lru"),
+            ("dsr_request", "dsr, client's packet", "lru"),
+            ("l3_dsr_request", "l3-dsr, client's packet", "lru"),
             ("lru_new", "parse + LRU hash insert + transmit", "lru_new"),
             ("both_nat_new", "both-nat, new flow", "lru_new"),
             ("dnat_new", "dnat, new flow", "lru_new"),
+            ("dsr_new", "dsr, new flow", "lru_new"),
+            ("l3_dsr_new", "l3-dsr, new flow", "lru_new"),
         ]
         .into_iter()
         .map(|(key, title, rival)| Self {

@@ -237,9 +237,9 @@ impl Pair {
         &self.spec
     }
 
-    /// How long a cold node may take until it owns the addresses. An emulated processor verifies the programs in half a minute.
+    /// How long a cold node may take until it owns the addresses. An emulated processor verifies the programs in a minute.
     pub fn patience(&self) -> Duration {
-        Duration::from_mins(1) + self.spec.interval * 8
+        Duration::from_mins(3) + self.spec.interval * 8
     }
 
     /// Starts lb1, waits until it is Active, starts lb2, waits until it is Standby.

@@ -257,11 +257,11 @@ impl FlowTable {
         let now = tick(now_ns);
         let mut listing = FlowListing::default();
         self.visit(0..self.buckets(), |seen| {
-            let flow = self.info(seen, now);
-            if filter.matches(&flow) {
+            // The other direction is somewhere else in memory: it is looked at for those that are shown alone.
+            if filter.matches(&self.info(seen, None, now)) {
                 listing.matched += 1;
                 if listing.flows.len() < limit {
-                    listing.flows.push(flow);
+                    listing.flows.push(self.info(seen, self.reply(seen), now));
                 }
             }
         });
@@ -351,9 +351,8 @@ impl FlowTable {
         }
     }
 
-    fn info(&self, seen: &Seen, now: u32) -> FlowInfo {
+    fn info(&self, seen: &Seen, reply: Option<FlowEntry>, now: u32) -> FlowInfo {
         let flow = &seen.forward;
-        let reply = self.reply(seen);
         let idle = reply
             .iter()
             .map(|reply| idle(reply, now))

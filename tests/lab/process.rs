@@ -9,6 +9,7 @@ use std::{
 
 use anyhow::{Context as _, Result};
 use nix::{
+    sched::{CpuSet, sched_setaffinity},
     sys::signal::{Signal, kill, killpg},
     unistd::{Pid, getpgid, getpgrp},
 };
@@ -179,4 +180,22 @@ pub fn prefer_this_thread(priority: u8) {
             .args(["-f", "-p", &priority.to_string(), &tid])
             .output(),
     );
+}
+
+/// Lets the calling thread run on the last processor alone, and only when nobody else wants to: the kernel's own threads
+/// go first.
+///
+/// # Errors
+/// When the kernel refuses the processor.
+pub fn yield_this_thread() -> Result<()> {
+    let this = nix::unistd::gettid();
+    drop(
+        Command::new("chrt")
+            .args(["-i", "-p", "0", &this.to_string()])
+            .output(),
+    );
+    let last = std::thread::available_parallelism()?.get() - 1;
+    let mut only = CpuSet::new();
+    only.set(last)?;
+    Ok(sched_setaffinity(this, &only)?)
 }

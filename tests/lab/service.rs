@@ -72,6 +72,10 @@ pub struct Service {
     pub checked: bool,
     /// Balanced targets.
     pub servers: Vec<Server>,
+    /// Source addresses; none: the VIP.
+    pub snat: Vec<IpAddr>,
+    /// How long a flow lives without packets; none: the product's default.
+    pub idle_timeout: Option<Duration>,
 }
 
 /// A pair: what `pair.toml` says.
@@ -126,6 +130,8 @@ impl Service {
             scheduler: "maglev",
             checked: protocol == "tcp",
             servers: servers(names),
+            snat: Vec::new(),
+            idle_timeout: None,
         }
     }
 }

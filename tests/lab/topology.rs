@@ -58,6 +58,10 @@ const PORTS: [(&str, u8); 8] = [
 
 /// What may differ between two labs of this drawing.
 #[derive(Clone, Copy, Debug, Default)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "what a drawing may have, each by itself"
+)]
 pub struct Options {
     /// How the switch learns.
     pub variant: Variant,
@@ -72,6 +76,8 @@ pub struct Options {
     /// VLAN of the segment: the nodes' ports of the switch are trunks that carry it tagged, and each node has the VLAN device
     /// `eth0.N`. Needs [`vlans_exist`].
     pub vlan: Option<u16>,
+    /// Whether what a generator sends ends at the switch once the node has sent it on.
+    pub sink: bool,
 }
 
 /// Legs of a node that carry balanced traffic.
@@ -275,7 +281,11 @@ impl OneArm {
             spaces.push((short, ns));
         }
         let ports = NODES.map(Switch::port);
-        let mut pass = PassThrough::load()?;
+        let mut pass = if options.sink {
+            PassThrough::load_sink()?
+        } else {
+            PassThrough::load()?
+        };
         pass.attach(switch.ns(), &ports)?;
         if let Some(inside) = &inside {
             pass.attach(inside.ns(), &ports)?;
@@ -405,6 +415,14 @@ impl OneArm {
     /// Whether everybody has an IPv6 address.
     pub fn has_ipv6(&self) -> bool {
         self.ipv6
+    }
+
+    /// Frames of generators that ended at the switch.
+    ///
+    /// # Errors
+    /// When the lab was built without a sink.
+    pub fn sunk(&self) -> Result<u64> {
+        self.pass.sunk()
     }
 
     /// The switch.

@@ -2,20 +2,23 @@
 //! transmits from XDP.
 
 use anyhow::{Context as _, Result, bail};
-use aya::{
-    EbpfLoader,
-    programs::{Xdp, XdpMode},
-};
+use aya::{EbpfLoader, programs::XdpMode};
 
-use crate::netns::Namespace;
+use crate::{measure::live, netns::Namespace};
 
 /// The object with the program `xdp_pass`; empty where it was not built.
 static OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/onearm-xdp.o"));
+
+/// Name of the program that passes everything.
+const PASS: &str = "xdp_pass";
+/// Name of the program that ends what a generator sends.
+const SINK: &str = "bench_sink";
 
 /// Keeps the programs attached; dropping it detaches them.
 #[derive(Debug)]
 pub struct PassThrough {
     loaded: aya::Ebpf,
+    program: &'static str,
 }
 
 impl PassThrough {
@@ -35,8 +38,32 @@ impl PassThrough {
             loader.map_max_entries(name, 1);
         }
         let mut loaded = loader.load(OBJECT).context("cannot load the eBPF object")?;
-        program(&mut loaded)?.load().context("cannot load xdp_pass")?;
-        Ok(Self { loaded })
+        live::xdp(&mut loaded, PASS)?
+            .load()
+            .context("cannot load xdp_pass")?;
+        Ok(Self {
+            loaded,
+            program: PASS,
+        })
+    }
+
+    /// Loads one that passes all frames but those of a [generator](live::Generator), which it counts and drops.
+    ///
+    /// # Errors
+    /// As [`Self::load`].
+    pub fn load_sink() -> Result<Self> {
+        Ok(Self {
+            loaded: live::load(SINK)?,
+            program: SINK,
+        })
+    }
+
+    /// Frames of generators that it has dropped.
+    ///
+    /// # Errors
+    /// When it is not a sink.
+    pub fn sunk(&self) -> Result<u64> {
+        live::sunk(&self.loaded)
     }
 
     /// Attaches it natively to the interfaces `ports` of `ns`.
@@ -44,21 +71,15 @@ impl PassThrough {
     /// # Errors
     /// When the kernel refuses.
     pub fn attach(&mut self, ns: &Namespace, ports: &[String]) -> Result<()> {
-        let program = program(&mut self.loaded)?;
+        let name = self.program;
+        let program = live::xdp(&mut self.loaded, name)?;
         ns.enter(|| {
             for port in ports {
                 program
                     .attach(port, XdpMode::Driver)
-                    .with_context(|| format!("cannot attach xdp_pass to {port}"))?;
+                    .with_context(|| format!("cannot attach {name} to {port}"))?;
             }
             Ok(())
         })
     }
-}
-
-fn program(loaded: &mut aya::Ebpf) -> Result<&mut Xdp> {
-    Ok(loaded
-        .program_mut("xdp_pass")
-        .context("the object has no program xdp_pass")?
-        .try_into()?)
 }

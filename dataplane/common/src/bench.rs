@@ -29,9 +29,22 @@ pub struct Bench {
     pub ip_sum: u32,
     /// Sum of pseudo header and TCP segment without address and port.
     pub tcp_sum: u32,
-    /// Explicit padding, zero.
-    pub _pad: u32,
+    /// 1 = UDP, 0 = TCP.
+    pub datagrams: u32,
+    /// 1 = every fourth frame is an ACK with any number, of the flow before it; 0 = none is.
+    pub blind: u32,
+    /// `tcp_sum` of those, without the number acknowledged.
+    pub blind_sum: u32,
+    /// Frames so far.
+    pub count: u64,
+    /// Time that sixteen frames take at least, ns; 0 = as fast as may be.
+    pub pace: u64,
+    /// CLOCK_MONOTONIC before which the next sixteen do not go, ns.
+    pub due: u64,
 }
+
+/// Type of service of frames that a generator sends; tunnels copy it.
+pub const MARK: u8 = 0x5c;
 
 /// Address (as in the packet) and port (native order) of flow `n`: four flows an address, ports from 1,024 up at random.
 #[inline(always)]

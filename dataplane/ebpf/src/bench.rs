@@ -4,18 +4,18 @@
 
 use aya_ebpf::{
     bindings::xdp_action,
-    helpers::bpf_xdp_adjust_head,
+    helpers::{bpf_ktime_get_ns, bpf_xdp_adjust_head},
     macros::{map, xdp},
-    maps::{Array, LruHashMap, ProgramArray},
+    maps::{Array, LruHashMap, PerCpuArray, ProgramArray},
     programs::XdpContext,
 };
 use onearm_dataplane_common::{
-    bench::{Bench, flow, random},
+    bench::{Bench, MARK, flow, random},
     checksum::{fold, halves},
     flow::FlowKey4,
     maps::proto,
     packet::{Packet, mac_number},
-    wire::{eth, ip, tcp},
+    wire::{eth, ip, tcp, udp},
 };
 
 #[path = "frame.rs"]
@@ -45,6 +45,69 @@ pub fn bench_wrapper(ctx: XdpContext) -> u32 {
     xdp_action::XDP_ABORTED
 }
 
+/// Builds the next frame and sends it: for test runs with live frames.
+#[xdp(frags)]
+pub fn bench_generate(ctx: XdpContext) -> u32 {
+    match build(&ctx).and_then(|()| wait()) {
+        Some(()) => xdp_action::XDP_TX,
+        None => xdp_action::XDP_ABORTED,
+    }
+}
+
+/// Reads of the clock at most, before sixteen frames go.
+const PATIENCE: u32 = 4_096;
+
+/// Keeps the pace.
+#[inline(always)]
+fn wait() -> Option<()> {
+    // SAFETY: one thread runs the generator.
+    let bench = unsafe { &mut *BENCH.get_ptr_mut(0)? };
+    if bench.pace == 0 || bench.count & 15 != 0 {
+        return Some(());
+    }
+    for _ in 0..PATIENCE {
+        // SAFETY: no argument.
+        if unsafe { bpf_ktime_get_ns() } >= bench.due {
+            break;
+        }
+    }
+    bench.due += bench.pace;
+    Some(())
+}
+
+/// Frames that have come to `bench_sink`.
+#[map]
+static SUNK: PerCpuArray<u64> = PerCpuArray::with_max_entries(1, 0);
+
+/// Counts and drops IPv4 frames that carry the mark, in a tunnel or not; passes all others.
+#[xdp(frags)]
+pub fn bench_sink(ctx: XdpContext) -> u32 {
+    if !is_marked(&ctx) {
+        return xdp_action::XDP_PASS;
+    }
+    if let Some(sunk) = SUNK.get_ptr_mut(0) {
+        // SAFETY: this CPU's value.
+        unsafe { *sunk += 1 };
+    }
+    xdp_action::XDP_DROP
+}
+
+#[inline(always)]
+fn is_marked(ctx: &XdpContext) -> bool {
+    let packet = Frame(ctx);
+    let Some(head) = packet.window::<{ L4 + udp::LEN }>(0) else {
+        return false;
+    };
+    if head.u16::<{ eth::TYPE }>() != eth::IPV4 {
+        return false;
+    }
+    let tos = match head.u8::<{ L3 + ip::PROTO }>() {
+        proto::TCP | proto::UDP | proto::IPIP => head.u8::<{ L3 + ip::TOS }>(),
+        _ => 0,
+    };
+    tos == MARK
+}
+
 #[inline(always)]
 fn build(ctx: &XdpContext) -> Option<()> {
     // SAFETY: one thread runs the wrapper.
@@ -55,12 +118,16 @@ fn build(ctx: &XdpContext) -> Option<()> {
     if unsafe { bpf_xdp_adjust_head(ctx.ctx, excess as i32) } != 0 {
         return None;
     }
+    bench.count += 1;
+    let blind = bench.blind != 0 && bench.count & 3 == 0;
     let n = if bench.sequential != 0 {
         let n = bench.next;
         bench.next = if n + 1 >= bench.flows { 0 } else { n + 1 };
         n
     } else {
-        bench.next = random(bench.next);
+        if !blind {
+            bench.next = random(bench.next);
+        }
         ((bench.next >> 32) * bench.flows) >> 32
     };
     let (addr, port) = flow(bench.base, n);
@@ -83,7 +150,19 @@ fn build(ctx: &XdpContext) -> Option<()> {
         frame.set_u16::<{ L4 + tcp::SPORT }>(port);
     }
     frame.set_u16::<{ L3 + ip::CHECKSUM }>(!fold(bench.ip_sum + halves(addr)));
-    frame.set_u16::<{ L4 + tcp::CHECKSUM }>(!fold(bench.tcp_sum + halves(addr) + u32::from(port)));
+    let mut covered = bench.tcp_sum + halves(addr) + u32::from(port);
+    if blind {
+        let guess = (bench.next >> 7) as u32;
+        frame.set_u32::<{ L4 + tcp::ACK_SEQ }>(guess);
+        frame.set_u8::<{ L4 + tcp::FLAGS }>(tcp::ACK);
+        covered = bench.blind_sum + halves(guess) + halves(addr) + u32::from(port);
+    }
+    let sum = !fold(covered);
+    if bench.datagrams != 0 {
+        frame.set_u16::<{ L4 + udp::CHECKSUM }>(if sum == 0 { 0xffff } else { sum });
+    } else {
+        frame.set_u16::<{ L4 + tcp::CHECKSUM }>(sum);
+    }
     Some(())
 }
 

@@ -7,9 +7,11 @@ pub mod capture;
 pub mod echo;
 pub mod http;
 pub mod lease;
+pub mod live;
 pub mod outage;
 pub mod owners;
 pub mod stalls;
+pub mod talk;
 pub mod udp;
 
 use std::{

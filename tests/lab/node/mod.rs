@@ -2,7 +2,7 @@
 
 pub mod frr;
 pub mod keepalived;
-mod nat;
+pub(crate) mod nat;
 pub mod onearm;
 pub mod ucarp;
 

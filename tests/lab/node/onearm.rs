@@ -384,6 +384,13 @@ fn write_service(text: &mut String, service: &Service, spec: &PairSpec) {
         )
         .ok();
     }
+    if let Some(idle) = service.idle_timeout {
+        writeln!(text, "idle_timeout = \"{}s\"", idle.as_secs()).ok();
+    }
+    if !service.snat.is_empty() {
+        let sources: Vec<String> = service.snat.iter().map(|a| format!("\"{a}\"")).collect();
+        writeln!(text, "snat = [{}]", sources.join(", ")).ok();
+    }
     text.push_str("server = [\n");
     for server in &service.servers {
         let port = server.port.map(|p| format!(", port = {p}")).unwrap_or_default();

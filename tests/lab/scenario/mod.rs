@@ -2,10 +2,13 @@
 
 pub mod basic;
 mod budgets;
+mod cost;
 mod dead_node;
 mod drawing;
 pub mod failover;
 mod field;
+mod flood;
+mod flows;
 mod ipv6;
 mod modes;
 mod promiscuous;
@@ -82,6 +85,9 @@ pub fn all() -> Vec<Scenario> {
     list.push(modes::scenario());
     list.push(two_arms::scenario());
     list.push(ipv6::scenario());
+    list.push(flood::scenario());
+    list.push(cost::scenario());
+    list.push(flows::scenario());
     list.push(promiscuous::scenario());
     list.push(scale::scenario());
     list.extend(restore::scenarios());

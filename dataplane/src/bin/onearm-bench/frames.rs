@@ -62,7 +62,7 @@ impl Template {
             vary_destination: u32::from(self.vary_destination),
             ip_sum: fold_once(sum(&frame[14..34])),
             tcp_sum: fold_once(pseudo + sum(&frame[34..])),
-            _pad: 0,
+            ..Bench::default()
         }
     }
 }

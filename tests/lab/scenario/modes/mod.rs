@@ -149,7 +149,7 @@ fn spec(run: &Run, mode: Mode, family: Family) -> PairSpec {
 }
 
 /// Errors without a limit of their rate; servers with the VIP of their own where they answer past the pair.
-fn prepare_hosts(lab: &OneArm, mode: Mode) -> Result<()> {
+pub(super) fn prepare_hosts(lab: &OneArm, mode: Mode) -> Result<()> {
     for short in lab.names() {
         lab.ns(short).sysctl("net.ipv4.icmp_ratelimit", "0")?;
         lab.ns(short).sysctl("net.ipv6.icmp.ratelimit", "0")?;
@@ -184,7 +184,7 @@ fn prepare_hosts(lab: &OneArm, mode: Mode) -> Result<()> {
 }
 
 /// Starts on each server what takes packets of the pair out of their tunnel.
-fn end_tunnels(run: &Run, lab: &OneArm) -> Result<Vec<Process>> {
+pub(super) fn end_tunnels(run: &Run, lab: &OneArm) -> Result<Vec<Process>> {
     let program = run.wanted.bin_dir.join("onearm-decap").display().to_string();
     let mut ends = Vec::new();
     for server in SERVERS {

@@ -1,0 +1,236 @@
+//! Live frames: an XDP program builds frames of ever new flows and the kernel sends them, by a test run, out of a port of
+//! the switch into a node (`BPF_F_TEST_XDP_LIVE_FRAMES`). Millions a second on one processor.
+
+use std::net::Ipv4Addr;
+
+use anyhow::{Context as _, Result, bail};
+use aya::{
+    Ebpf, EbpfLoader,
+    maps::{Array, PerCpuArray},
+    programs::{TestRun as _, TestRunAttrs, TestRunOptions, Xdp},
+};
+use onearm_dataplane_common::{
+    bench::{Bench, MARK, TEMPLATE_WORDS},
+    checksum::halves,
+};
+
+use crate::{clock, netns::Namespace, process};
+
+/// The object with `bench_generate` and `bench_sink`; empty where it was not built.
+static OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/onearm-bench.o"));
+
+/// Bytes of every frame.
+const LEN: u8 = 64;
+/// Frames of one turn of the kernel's; a port takes 256 at once.
+const BATCH: u32 = 64;
+
+/// Loads the measuring object; its large map is not used here.
+pub(crate) fn load(program: &str) -> Result<Ebpf> {
+    if OBJECT.is_empty() {
+        bail!("no eBPF object is built in: run `make bpf`, then build again");
+    }
+    let mut loaded = EbpfLoader::new()
+        .map_max_entries("LRU", 1)
+        .load(OBJECT)
+        .context("cannot load the measuring eBPF object")?;
+    xdp(&mut loaded, program)?
+        .load()
+        .with_context(|| format!("cannot load {program}"))?;
+    Ok(loaded)
+}
+
+pub(crate) fn xdp<'e>(loaded: &'e mut Ebpf, name: &str) -> Result<&'e mut Xdp> {
+    Ok(loaded
+        .program_mut(name)
+        .with_context(|| format!("no program {name}"))?
+        .try_into()?)
+}
+
+/// Frames that a sink has counted.
+pub(crate) fn sunk(loaded: &Ebpf) -> Result<u64> {
+    let map: PerCpuArray<_, u64> = PerCpuArray::try_from(loaded.map("SUNK").context("no map SUNK")?)?;
+    Ok(map.get(&0, 0)?.iter().sum())
+}
+
+/// What all frames have in common; the source varies: four ports an address from `base` up.
+#[derive(Clone, Copy, Debug)]
+pub struct Template {
+    /// Destination MAC.
+    pub to_mac: [u8; 6],
+    /// Source MAC.
+    pub from_mac: [u8; 6],
+    /// First source address.
+    pub base: Ipv4Addr,
+    /// Number of flows.
+    pub flows: u64,
+    /// Destination.
+    pub to: (Ipv4Addr, u16),
+    /// UDP, or TCP with these flags.
+    pub flags: Option<u8>,
+    /// Every fourth frame is a blind ACK: of the flow before it, with any number.
+    pub blind: bool,
+    /// Frames a second; none: as many as may be.
+    pub rate: Option<u64>,
+}
+
+const ACK: u8 = 16;
+
+fn sum(bytes: &[u8]) -> u32 {
+    let total: u32 = bytes
+        .chunks_exact(2)
+        .map(|pair| u32::from(u16::from_ne_bytes([pair[0], pair[1]])))
+        .sum();
+    (total & 0xffff) + (total >> 16)
+}
+
+impl Template {
+    /// Map entry: which frame comes first, and whether the next is one after it or any.
+    fn bench(&self, next: u64, sequential: bool) -> Bench {
+        let mut frame = [0_u8; LEN as usize];
+        frame[0..6].copy_from_slice(&self.to_mac);
+        frame[6..12].copy_from_slice(&self.from_mac);
+        frame[12..16].copy_from_slice(&[8, 0, 0x45, MARK]);
+        let total = u16::from(LEN - 14);
+        frame[16..18].copy_from_slice(&total.to_be_bytes());
+        let protocol = if self.flags.is_some() { 6 } else { 17 };
+        frame[22..24].copy_from_slice(&[64, protocol]);
+        frame[30..34].copy_from_slice(&self.to.0.octets());
+        frame[36..38].copy_from_slice(&self.to.1.to_be_bytes());
+        if let Some(flags) = self.flags {
+            frame[46..50].copy_from_slice(&[0x50, flags, 0x20, 0]);
+        } else {
+            frame[38..40].copy_from_slice(&(total - 20).to_be_bytes());
+        }
+        let to = u32::from_ne_bytes(self.to.0.octets());
+        let pseudo = halves(to) + u32::from(u16::from(protocol).to_be()) + u32::from((total - 20).to_be());
+        let mut template = [0; TEMPLATE_WORDS];
+        for (word, bytes) in template.iter_mut().zip(frame.as_chunks::<8>().0) {
+            *word = u64::from_ne_bytes(*bytes);
+        }
+        let folded = |total: u32| (total & 0xffff) + (total >> 16);
+        let tcp_sum = folded(sum(&frame[34..]) + pseudo);
+        frame[47] = ACK;
+        Bench {
+            template,
+            flows: self.flows,
+            sequential: u64::from(sequential),
+            next,
+            base: self.base.into(),
+            len: u32::from(LEN),
+            vary_destination: 0,
+            ip_sum: sum(&frame[14..34]),
+            tcp_sum,
+            datagrams: u32::from(self.flags.is_none()),
+            blind: u32::from(self.blind),
+            blind_sum: folded(sum(&frame[34..]) + pseudo),
+            count: 0,
+            pace: self.rate.map_or(0, |rate| 16_000_000_000 / rate.max(1)),
+            due: clock::now(),
+        }
+    }
+}
+
+/// Sends frames out of a port.
+#[derive(Debug)]
+pub struct Generator {
+    loaded: Ebpf,
+    ns: Namespace,
+    ifindex: u32,
+    /// Which frame comes next, or the state of the random sequence.
+    next: u64,
+}
+
+impl Generator {
+    /// Out of `port` of `ns`, which must have an XDP program. `seed` tells one run's flows from another's.
+    ///
+    /// # Errors
+    /// When the program cannot be loaded or the port is not there.
+    pub fn new(ns: &Namespace, port: &str, seed: u64) -> Result<Self> {
+        let loaded = load("bench_generate")?;
+        let ifindex = ns.enter(|| Ok(nix::net::if_::if_nametoindex(port)?))?;
+        Ok(Self {
+            loaded,
+            ns: ns.clone(),
+            ifindex,
+            next: seed,
+        })
+    }
+
+    /// Which flow comes next when one comes after the other.
+    pub fn next(&self) -> u64 {
+        self.next
+    }
+
+    /// Begins anew: at this flow, or with this state of the random sequence.
+    pub fn restart(&mut self, next: u64) {
+        self.next = next;
+    }
+
+    /// Sends `count` frames, one flow after the other, or at random. Returns when they are through the node.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub fn send(&mut self, template: &Template, sequential: bool, count: u32) -> Result<()> {
+        let (loaded, ifindex, next) = (&mut self.loaded, self.ifindex, self.next);
+        let after = self.ns.enter(|| {
+            // Frames are moved on where they are made; else the port overflows.
+            process::yield_this_thread()?;
+            let mut map: Array<_, Bench> = Array::try_from(loaded.map_mut("BENCH").context("no map BENCH")?)?;
+            map.set(0, template.bench(next, sequential), 0)?;
+            // struct xdp_md: data, data_end, data_meta, ingress_ifindex, rx_queue_index, egress_ifindex.
+            let context = [0, u32::from(LEN), 0, ifindex, 0, 0]
+                .map(u32::to_ne_bytes)
+                .concat();
+            let frame = [0_u8; LEN as usize];
+            let options = TestRunOptions {
+                data_in: Some(&frame),
+                ctx_in: Some(&context),
+                repeat: count,
+                attrs: TestRunAttrs::new().xdp_live_frames(BATCH),
+                ..TestRunOptions::default()
+            };
+            xdp(loaded, "bench_generate")?
+                .test_run(options)
+                .context("a test run with live frames")?;
+            let map: Array<_, Bench> = Array::try_from(loaded.map("BENCH").context("no map BENCH")?)?;
+            Ok(map.get(&0, 0)?.next)
+        })?;
+        self.next = after;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_frame_that_is_filled_in_has_right_checksums() {
+        for flags in [Some(2), Some(16), None] {
+            let template = Template {
+                to_mac: [2; 6],
+                from_mac: [4; 6],
+                base: Ipv4Addr::new(100, 64, 0, 0),
+                flows: 1000,
+                to: (Ipv4Addr::new(192, 168, 100, 100), 80),
+                flags,
+                blind: false,
+                rate: None,
+            };
+            let bench = template.bench(0, true);
+            let mut frame: Vec<u8> = bench.template.iter().flat_map(|w| w.to_ne_bytes()).collect();
+            let (addr, port) = onearm_dataplane_common::bench::flow(bench.base, 77);
+            let fold = onearm_dataplane_common::checksum::fold;
+            frame[26..30].copy_from_slice(&addr.to_ne_bytes());
+            frame[34..36].copy_from_slice(&port.to_be_bytes());
+            frame[24..26].copy_from_slice(&(!fold(bench.ip_sum + halves(addr))).to_ne_bytes());
+            let at = if flags.is_some() { 50 } else { 40 };
+            let transport = !fold(bench.tcp_sum + halves(addr) + u32::from(port.to_be()));
+            frame[at..at + 2].copy_from_slice(&transport.to_ne_bytes());
+            assert_eq!(fold(sum(&frame[14..34])), 0xffff);
+            let pseudo =
+                sum(&frame[26..34]) + u32::from(u16::from(frame[23]).to_be()) + u32::from(30_u16.to_be());
+            assert_eq!(fold(sum(&frame[34..]) + pseudo), 0xffff, "{flags:?}");
+        }
+    }
+}

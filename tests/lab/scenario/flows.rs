@@ -1,0 +1,190 @@
+//! Four million flows: what they take, how long a question about some of them lasts, and whether they end in time.
+
+use std::{net::Ipv4Addr, time::Duration};
+
+use anyhow::{Context as _, Result};
+use serde_json::Value;
+
+use super::{Run, Scenario};
+use crate::{
+    clock::{self, MS},
+    measure::live::{Generator, Template},
+    node::{Node as _, Role, onearm::OnearmNode},
+    process,
+    service::{Mode, PairSpec, Service},
+    switch::Switch,
+    topology::{OneArm, Options, SERVERS, VIP, mac},
+};
+
+const PORT: u16 = 5_300;
+/// Flows.
+const FLOWS: u64 = 4_000_000;
+/// Flows are made in portions, so that each can be seen in the counters.
+const PORTION: u32 = 250_000;
+/// How long a flow lives without packets.
+const IDLE: Duration = Duration::from_mins(1);
+/// The longest a filtered question may take.
+const QUESTION: f64 = 2_000.0;
+/// How late the last flow may end.
+const LATE: Duration = Duration::from_secs(5);
+
+/// The scenario.
+pub(super) fn scenario() -> Scenario {
+    Scenario {
+        name: "flows-4m",
+        about: "4,000,000 flows: memory, a filtered `onearm flows` within 2 s, the end of all of them in time",
+        for_peers: false,
+        run,
+    }
+}
+
+fn spec() -> PairSpec {
+    let mut service = Service::new("many", "udp", PORT, Mode::Dnat, &SERVERS);
+    service.idle_timeout = Some(IDLE);
+    let mut spec = PairSpec::web_and_echo(Mode::Dnat, Duration::from_secs(1));
+    spec.services = vec![service];
+    spec.max_flows = u32::try_from(FLOWS).unwrap_or(u32::MAX);
+    spec
+}
+
+fn run(run: &mut Run) -> Result<()> {
+    let options = Options {
+        sink: true,
+        ..Options::default()
+    };
+    run.with_lab("flows", options, |run, lab| {
+        let mut node = OnearmNode::prepare(lab, 0, &spec(), &run.wanted.bin_dir)?;
+        node.start()?;
+        run.report
+            .figure("ready_ms", clock::ms(node.wait_ready(Duration::from_mins(1))?));
+        let active = || Ok((node.role()? == Role::Active).then_some(()));
+        clock::wait_for(
+            "the node to be Active",
+            Duration::from_secs(30),
+            Duration::from_millis(50),
+            active,
+        )?;
+        filled(run, lab, &node)?;
+        asked(run, &node)?;
+        ended(run, &node)?;
+        node.ask_to_stop();
+        node.reap(Duration::from_secs(20))
+    })
+}
+
+fn number(status: &Value, name: &str) -> Result<u64> {
+    let value = status.pointer(&format!("/dataplane/{name}"));
+    value
+        .and_then(Value::as_u64)
+        .with_context(|| format!("no {name} in the status"))
+}
+
+/// Makes the flows.
+fn filled(run: &mut Run, lab: &OneArm, node: &OnearmNode) -> Result<()> {
+    let mut generator = Generator::new(lab.switch().ns(), &Switch::port("lb1"), 0)?;
+    let template = Template {
+        to_mac: mac("lb1"),
+        from_mac: mac("rt"),
+        base: Ipv4Addr::new(100, 64, 0, 0),
+        flows: 1 << 24,
+        to: (VIP, PORT),
+        flags: None,
+        blind: false,
+        rate: None,
+    };
+    clock::wait_for(
+        "frames to be sent on",
+        Duration::from_secs(30),
+        Duration::from_millis(100),
+        || {
+            let before = lab.sunk()?;
+            generator.restart(0);
+            generator.send(&template, true, 64)?;
+            Ok((lab.sunk()? >= before + 64).then_some(()))
+        },
+    )?;
+    let begun = clock::now();
+    while generator.next() < FLOWS {
+        generator.send(&template, true, PORTION)?;
+    }
+    let took = clock::now() - begun;
+    let status = node.ask(&["status"])?;
+    let counters = status.pointer("/dataplane/counters").cloned().unwrap_or_default();
+    let made = counters.get("flow_created").and_then(Value::as_u64).unwrap_or(0);
+    run.report.figure("filled_in_ms", clock::ms(took));
+    run.report.check(
+        "four million flows are in the table, and none was refused",
+        made >= FLOWS * 99 / 100 && counters.get("table_full").and_then(Value::as_u64).unwrap_or(0) == 0,
+        format!("{made} made"),
+    );
+    let bytes = number(&status, "map_bytes")?;
+    let resident = std::fs::read_to_string(format!("/proc/{}/statm", node.main_pid()))?;
+    let pages: u64 = resident.split_whitespace().nth(1).context("statm")?.parse()?;
+    #[expect(clippy::cast_precision_loss, reason = "bytes of a machine")]
+    let (each, megabytes) = (bytes as f64 / FLOWS as f64, |bytes: u64| bytes as f64 / 1e6);
+    run.report.figure("map_mb", megabytes(bytes));
+    run.report.figure("resident_mb", megabytes(pages * 4_096));
+    run.report.figure("map_bytes_a_flow", each);
+    Ok(())
+}
+
+/// Asks for the flows of one client, of one server, of nobody.
+fn asked(run: &mut Run, node: &OnearmNode) -> Result<()> {
+    let server = crate::topology::address("s1").to_string();
+    let questions: [(&str, [&str; 2]); 3] = [
+        ("of_a_client", ["--client", "100.65.0.1"]),
+        ("of_a_server", ["--server", &server]),
+        ("of_nobody", ["--client", "203.0.113.1"]),
+    ];
+    for (name, [option, value]) in questions {
+        let begun = clock::now();
+        let found = node.ask(&["flows", option, value])?;
+        let took = clock::ms(clock::now() - begun);
+        let matched = found
+            .get("matched")
+            .and_then(Value::as_u64)
+            .context("no number of matches")?;
+        let right = match name {
+            "of_a_client" => (1..=4).contains(&matched),
+            "of_a_server" => matched > FLOWS / 5,
+            _ => matched == 0,
+        };
+        run.report.figure(format!("flows_{name}_ms"), took);
+        run.report.check(
+            format!("`onearm flows {option} {value}` is right and answers within 2 s"),
+            took <= QUESTION && right,
+            format!("{took:.0} ms, {matched} matched"),
+        );
+    }
+    Ok(())
+}
+
+/// Waits until the flows have ended by themselves.
+fn ended(run: &mut Run, node: &OnearmNode) -> Result<()> {
+    let cpu = || process::cpu_ms(node.main_pid()).context("the daemon's CPU");
+    let (begun, spent) = (clock::now(), cpu()?);
+    let mut left = u64::MAX;
+    // The last of them was made before this began.
+    let limit = IDLE + LATE;
+    let outcome = clock::wait_for(
+        "the end of all flows",
+        limit + LATE * 4,
+        Duration::from_millis(200),
+        || {
+            left = number(&node.ask(&["status"])?, "flows")?;
+            Ok((left == 0).then_some(()))
+        },
+    );
+    let took = clock::now() - begun;
+    run.report.figure("ended_after_ms", clock::ms(took));
+    run.report.figure(
+        "daemon_cpu_percent_meanwhile",
+        clock::ms((cpu()? - spent) * MS) / clock::ms(took) * 100.0,
+    );
+    run.report.check(
+        "all flows end within 5 s of their idle time",
+        outcome.is_ok() && took <= clock::nanos(limit),
+        format!("{left} left after {:.1} s", clock::ms(took) / 1000.0),
+    );
+    Ok(())
+}

@@ -17,7 +17,7 @@ bpf: ## Build the eBPF objects with Debian's compiler
 build: setup bpf ## Build the product and the lab (release)
 	@$(CARGO) build --release --locked
 
-check: bpf ## Format, lints, docs, examples: everything that runs nothing
+check: bpf ## Format, lints, docs: everything that runs nothing
 	@xtask/check.sh
 
 test: setup bpf ## All tests; parts of it: T=unit, T=prop [N=cases], T=bpf, T=netns, T=lab

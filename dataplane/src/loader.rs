@@ -2,6 +2,9 @@
 
 use std::fs;
 use std::os::fd::{AsFd, AsRawFd};
+use std::panic::resume_unwind;
+use std::sync::{Mutex, PoisonError};
+use std::thread::{self, available_parallelism};
 
 use aya::maps::{MapError, ProgramArray};
 use aya::programs::{Program, ProgramError, Xdp};
@@ -116,14 +119,7 @@ impl Dataplane {
             .load(OBJECT)
             .map_err(refused_object)?;
         let map_bytes = ebpf.maps().filter_map(|(_, map)| memory(map)).sum();
-        for (name, program) in ebpf.programs_mut() {
-            match program {
-                Program::Xdp(program) => program.load(),
-                Program::SchedClassifier(program) => program.load(),
-                _ => Ok(()),
-            }
-            .map_err(|error| refused_program(name, error))?;
-        }
+        load_programs(&mut ebpf)?;
         fill_phases(&mut ebpf)?;
         let (maps, flows) = KernelMaps::take(&mut ebpf)?;
         xdp(&mut ebpf, phase::MAIN)?;
@@ -170,6 +166,32 @@ fn ways(affinities: u32, buckets: u32) -> u32 {
         return 0;
     }
     (2 * affinities.div_ceil(buckets)).min(HALF)
+}
+
+/// Loads all programs, on every processor: looking at them is most of a start, and the kernel does it for each alone.
+fn load_programs(ebpf: &mut Ebpf) -> Result<()> {
+    let programs = Mutex::new(ebpf.programs_mut());
+    let next = || programs.lock().unwrap_or_else(PoisonError::into_inner).next();
+    let work = || {
+        while let Some((name, program)) = next() {
+            match program {
+                Program::Xdp(program) => program.load(),
+                Program::SchedClassifier(program) => program.load(),
+                _ => Ok(()),
+            }
+            .map_err(|error| refused_program(name, error))?;
+        }
+        Ok(())
+    };
+    let others = available_parallelism().map_or(0, |n| n.get() - 1);
+    thread::scope(|scope| {
+        let others: Vec<_> = (0..others).map(|_| scope.spawn(work)).collect();
+        let own = work();
+        others
+            .into_iter()
+            .map(|other| other.join().unwrap_or_else(|panic| resume_unwind(panic)))
+            .fold(own, Result::and)
+    })
 }
 
 /// Puts the programs of the phases where the tail calls look for them.

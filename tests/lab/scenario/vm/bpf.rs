@@ -13,10 +13,7 @@ use crate::{
 /// Where `make vm` puts the test programs.
 const TESTS: &str = "target/vm/tests";
 /// Tests of how long something takes: an emulated processor is no measure.
-const BUDGETS: [&str; 2] = [
-    "the_largest_configuration_is_applied_changed_and_applied_again",
-    "the_programs_load_within_two_seconds_with_a_million_flows",
-];
+const BUDGETS: [&str; 1] = ["the_largest_configuration_is_applied_changed_and_applied_again"];
 /// One test program ends within this.
 const LIMIT: Duration = Duration::from_mins(15);
 

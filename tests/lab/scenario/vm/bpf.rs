@@ -4,11 +4,8 @@ use std::time::Duration;
 
 use anyhow::Result;
 
-use super::{Run, agent, files, seconds_since};
-use crate::{
-    Lab, clock,
-    vm::{Image, Spec, Vm},
-};
+use super::{Run, agent, boot, files, seconds_since};
+use crate::{Lab, clock, vm::Spec};
 
 /// Where `make vm` puts the test programs.
 const TESTS: &str = "target/vm/tests";
@@ -33,16 +30,7 @@ pub(super) fn run(run: &mut Run) -> Result<()> {
         names.push(name.clone());
         spec.files.push((file, name));
     }
-    let image = Image::get(false)?;
-    let start = clock::now();
-    let mut vm = Vm::boot(&lab, &image, &spec)?;
-    run.report.figure("boot_s", seconds_since(start));
-    let kernel = vm.run("uname -r")?;
-    run.report.check(
-        "the VM runs kernel 6.1",
-        kernel.starts_with("6.1."),
-        kernel.trim(),
-    );
+    let mut vm = boot(run, &lab, &spec)?;
     for name in names {
         let start = clock::now();
         let program = format!("/lab/{name}");

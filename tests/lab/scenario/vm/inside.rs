@@ -4,12 +4,8 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 
-use super::{Run, agent, seconds_since};
-use crate::{
-    Lab, clock,
-    report::Report,
-    vm::{Image, Spec, Vm},
-};
+use super::{Run, agent, boot, seconds_since};
+use crate::{Lab, clock, report::Report, vm::Spec};
 
 /// An emulated processor misses shorter ones.
 const INTERVAL: &str = "1s";
@@ -32,16 +28,7 @@ fn inside(run: &mut Run, scenario: &str) -> Result<()> {
     for name in ["onearmd", "onearm", "onearm-decap"] {
         spec.files.push((run.wanted.bin_dir.join(name), name.to_owned()));
     }
-    let image = Image::get(false)?;
-    let start = clock::now();
-    let mut vm = Vm::boot(&lab, &image, &spec)?;
-    run.report.figure("boot_s", seconds_since(start));
-    let kernel = vm.run("uname -r")?;
-    run.report.check(
-        "the VM runs kernel 6.1",
-        kernel.starts_with("6.1."),
-        kernel.trim(),
-    );
+    let mut vm = boot(run, &lab, &spec)?;
     let start = clock::now();
     let seed = run.wanted.seed.to_string();
     let argv = [

@@ -10,7 +10,10 @@ use std::{fs, path::PathBuf, time::Duration};
 use anyhow::{Context as _, Result, bail};
 
 use super::{Run, Scenario};
-use crate::{clock, vm::Vm};
+use crate::{
+    Lab, clock,
+    vm::{Image, Spec, Vm},
+};
 
 /// The scenarios, in the order they are listed.
 pub(super) fn scenarios() -> Vec<Scenario> {
@@ -43,6 +46,21 @@ pub(super) fn scenarios() -> Vec<Scenario> {
 /// The agent of this run's VMs.
 fn agent(run: &Run) -> PathBuf {
     run.wanted.bin_dir.join("onearm-lab")
+}
+
+/// A VM that has booted, with the kernel everything here is about.
+fn boot(run: &mut Run, lab: &Lab, spec: &Spec<'_>) -> Result<Vm> {
+    let image = Image::get(false)?;
+    let start = clock::now();
+    let mut vm = Vm::boot(lab, &image, spec)?;
+    run.report.figure("boot_s", seconds_since(start));
+    let kernel = vm.run("uname -r")?;
+    run.report.check(
+        "the VM runs kernel 6.1",
+        kernel.starts_with("6.1."),
+        kernel.trim(),
+    );
+    Ok(vm)
 }
 
 /// Files of `folder` (from the folder of the project) whose names end with `ending`, ascending.

@@ -120,6 +120,8 @@ impl Dataplane {
             .map_err(refused_object)?;
         let map_bytes = ebpf.maps().filter_map(|(_, map)| memory(map)).sum();
         load_programs(&mut ebpf)?;
+        // What the verifier and the linker were given takes more than everything that stays.
+        sys::trim_heap();
         fill_phases(&mut ebpf)?;
         let (maps, flows) = KernelMaps::take(&mut ebpf)?;
         xdp(&mut ebpf, phase::MAIN)?;

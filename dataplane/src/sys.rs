@@ -310,3 +310,9 @@ pub(crate) fn send_to(socket: BorrowedFd<'_>, frame: &[u8], ifindex: u32) -> io:
     }
     Ok(())
 }
+
+/// Gives memory that is not used any more back to the kernel.
+pub(crate) fn trim_heap() {
+    // SAFETY: the call takes no pointer, and the allocator allows it at any time from any thread.
+    unsafe { libc::malloc_trim(0) };
+}

@@ -98,7 +98,17 @@ pub enum Mode {
 }
 
 impl Mode {
-    /// Servers answer their clients themselves.
+    /// As configuration and status write it.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::BothNat => "both-nat",
+            Self::Dnat => "dnat",
+            Self::Dsr => "dsr",
+            Self::L3Dsr => "l3-dsr",
+        }
+    }
+
+    /// Servers answer their clients themselves, past the pair, with the VIP as their own address.
     pub const fn is_direct(self) -> bool {
         matches!(self, Self::Dsr | Self::L3Dsr)
     }

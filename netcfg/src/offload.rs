@@ -35,11 +35,6 @@ pub fn for_generic_attach() -> BTreeMap<String, bool> {
         .into()
 }
 
-/// Offloads a leg needs in any mode if frames on it carry VLAN tags: the tags must be in the frames.
-pub fn for_vlan_tags() -> BTreeMap<String, bool> {
-    [(VLAN_RX.to_owned(), false)].into()
-}
-
 /// What is known of a device, for status and warnings.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeviceReport {

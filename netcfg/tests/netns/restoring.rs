@@ -422,7 +422,7 @@ fn a_device_is_reported_with_driver_carrier_and_offloads() {
         let mut wanted = lan_desired(false);
         let lan = wanted.legs.get_mut(&name("leg0")).unwrap();
         lan.offloads = offload::for_generic_attach();
-        lan.offloads.extend(offload::for_vlan_tags());
+        lan.offloads.insert(offload::VLAN_RX.to_owned(), false);
         lan.offloads.insert("rx-fcs".to_owned(), true);
         lan.sysctls
             .insert("ipv4.conf.no_such_setting".parse().unwrap(), "1".to_owned());

@@ -1,40 +1,10 @@
 //! What a service rewrites, by client.
 
 use ipnet::IpNet;
+pub use onearm_dataplane::Mode;
 use serde::{Deserialize, Serialize};
 
 use super::pair::{Hairpin, ServiceConfig};
-
-/// What a service rewrites.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Mode {
-    /// Source and destination.
-    BothNat,
-    /// Destination; servers answer through the gateway address.
-    Dnat,
-    /// Nothing: the frame goes to the server, which holds the VIP and answers the client itself.
-    Dsr,
-    /// Nothing: the packet goes to the server in a tunnel; the server holds the VIP and answers the client itself.
-    L3Dsr,
-}
-
-impl Mode {
-    /// As written in the file.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::BothNat => "both-nat",
-            Self::Dnat => "dnat",
-            Self::Dsr => "dsr",
-            Self::L3Dsr => "l3-dsr",
-        }
-    }
-
-    /// Whether servers answer their clients past the pair, with the VIP as their own address.
-    pub const fn is_direct(self) -> bool {
-        matches!(self, Self::Dsr | Self::L3Dsr)
-    }
-}
 
 /// One element of `service.mode_for`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

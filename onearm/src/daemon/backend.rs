@@ -8,7 +8,7 @@ use onearm_dataplane::{
     Dataplane, FlowFilter, FlowInfo, FlowTable, LeaseCell, Protocol, ServiceTraffic, Traffic as Counted,
 };
 
-use crate::config::{Loaded, Mode, ModeFor, ServerConfig, ServiceConfig};
+use crate::config::{Loaded, ModeFor, ServerConfig, ServiceConfig};
 use crate::control::{
     ClientsMode, ConfigStatus, ControlBackend, DataplaneStatus, EventList, EventQuery, FlowEntry, FlowList,
     FlowQuery, HaStatus, LeaseStatus, NodeState, NodeStatus, PeerStatus, ProbeRequest, ProbeResult, Refusal,
@@ -270,14 +270,7 @@ fn flow_entry(flow: &FlowInfo, services: &[ServiceConfig]) -> FlowEntry {
         client: flow.client,
         vip: flow.vip,
         server: flow.server,
-        mode: match flow.mode {
-            onearm_dataplane::Mode::BothNat => Mode::BothNat,
-            onearm_dataplane::Mode::Dnat => Mode::Dnat,
-            onearm_dataplane::Mode::Dsr => Mode::Dsr,
-            onearm_dataplane::Mode::L3Dsr => Mode::L3Dsr,
-        }
-        .as_str()
-        .to_owned(),
+        mode: flow.mode.as_str().to_owned(),
         hairpin: flow.hairpin,
         snat: Some(flow.source).filter(|s: &SocketAddr| *s != flow.client),
         service: services.iter().find(called).map(|s| s.name.clone()),

@@ -1,7 +1,7 @@
 //! Live frames: an XDP program builds frames of ever new flows and the kernel sends them, by a test run, out of a port of
 //! the switch into a node (`BPF_F_TEST_XDP_LIVE_FRAMES`). Millions a second on one processor.
 
-use std::net::Ipv4Addr;
+use std::{net::Ipv4Addr, time::Duration};
 
 use anyhow::{Context as _, Result, bail};
 use aya::{
@@ -164,6 +164,20 @@ impl Generator {
     /// Begins anew: at this flow, or with this state of the random sequence.
     pub fn restart(&mut self, next: u64) {
         self.next = next;
+    }
+
+    /// Sends frames of the first flows until `sunk` says that all of one turn went through the node.
+    ///
+    /// # Errors
+    /// When none do within 30 s, or the kernel refuses.
+    pub fn reach(&mut self, template: &Template, mut sunk: impl FnMut() -> Result<u64>) -> Result<()> {
+        let (limit, pause) = (Duration::from_secs(30), Duration::from_millis(100));
+        clock::wait_for("frames to be sent on", limit, pause, || {
+            let before = sunk()?;
+            self.restart(0);
+            self.send(template, true, BATCH)?;
+            Ok((sunk()? >= before + u64::from(BATCH)).then_some(()))
+        })
     }
 
     /// Sends `count` frames, one flow after the other, or at random. Returns when they are through the node.

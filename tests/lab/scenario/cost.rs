@@ -10,7 +10,7 @@ use super::{Run, Scenario};
 use crate::{
     clock,
     measure::live::{Generator, Template},
-    node::{Node as _, nat, onearm::OnearmNode},
+    node::{Node as _, Role, nat, onearm::OnearmNode},
     process,
     report::median,
     service::{Mode, PairSpec, Service},
@@ -55,13 +55,7 @@ fn run(run: &mut Run) -> Result<()> {
         let mut node = OnearmNode::prepare(lab, 0, spec, &run.wanted.bin_dir)?;
         node.start()?;
         node.wait_ready(Duration::from_secs(30))?;
-        let active = || Ok((node.role()? == crate::node::Role::Active).then_some(()));
-        clock::wait_for(
-            "the node to be Active",
-            Duration::from_secs(30),
-            Duration::from_millis(50),
-            active,
-        )?;
+        node.wait_role(Role::Active, Duration::from_secs(30))?;
         Ok(Some(node))
     })?;
     let theirs = measured(run, "nftables", |_, lab, spec| {
@@ -126,16 +120,7 @@ fn measured(
             blind: false,
             rate: None,
         };
-        clock::wait_for(
-            "frames to be sent on",
-            Duration::from_secs(30),
-            Duration::from_millis(100),
-            || {
-                let before = lab.sunk()?;
-                generator.send(&template, true, 64)?;
-                Ok((lab.sunk()? >= before + 64).then_some(()))
-            },
-        )?;
+        generator.reach(&template, || lab.sunk())?;
         let mut rounds = Vec::new();
         for round in 0..ROUNDS {
             // Addresses nobody had before.

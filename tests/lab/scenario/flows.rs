@@ -57,13 +57,7 @@ fn run(run: &mut Run) -> Result<()> {
         node.start()?;
         run.report
             .figure("ready_ms", clock::ms(node.wait_ready(Duration::from_mins(1))?));
-        let active = || Ok((node.role()? == Role::Active).then_some(()));
-        clock::wait_for(
-            "the node to be Active",
-            Duration::from_secs(30),
-            Duration::from_millis(50),
-            active,
-        )?;
+        node.wait_role(Role::Active, Duration::from_secs(30))?;
         filled(run, lab, &node)?;
         asked(run, &node)?;
         ended(run, &node)?;
@@ -92,17 +86,7 @@ fn filled(run: &mut Run, lab: &OneArm, node: &OnearmNode) -> Result<()> {
         blind: false,
         rate: None,
     };
-    clock::wait_for(
-        "frames to be sent on",
-        Duration::from_secs(30),
-        Duration::from_millis(100),
-        || {
-            let before = lab.sunk()?;
-            generator.restart(0);
-            generator.send(&template, true, 64)?;
-            Ok((lab.sunk()? >= before + 64).then_some(()))
-        },
-    )?;
+    generator.reach(&template, || lab.sunk())?;
     let begun = clock::now();
     while generator.next() < FLOWS {
         generator.send(&template, true, PORTION)?;

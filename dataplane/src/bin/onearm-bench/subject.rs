@@ -381,15 +381,10 @@ fn configure(ebpf: &mut Ebpf, buckets: u32, mode: u8) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Both entries of established flow `n`.
-fn pair(n: u64, mode: u8) -> (FlowEntry, FlowEntry) {
+/// The client's entry of established flow `n`, with the source the server sees.
+fn forward(n: u64, mode: u8, source: u32) -> FlowEntry4 {
     let (client, port) = flow(CLIENTS, n);
-    let (source, _) = if mode == mode::BOTH_NAT {
-        flow(SOURCES, n)
-    } else {
-        (client, port)
-    };
-    let forward = FlowEntry4 {
+    FlowEntry4 {
         saddr: client,
         daddr: VIP,
         sport: port.to_be(),
@@ -401,11 +396,24 @@ fn pair(n: u64, mode: u8) -> (FlowEntry, FlowEntry) {
         new_saddr: source,
         new_daddr: server_addr(0),
         new_sport: port.to_be(),
-        new_dport: PORT.to_be(),
         hop: 1,
         idle_ticks: u32::MAX / 4,
         incarnation: 1 << 56 | (n + 1),
         ..FlowEntry4::default()
+    }
+}
+
+/// Both entries of established flow `n`.
+fn pair(n: u64, mode: u8) -> (FlowEntry, FlowEntry) {
+    let (client, port) = flow(CLIENTS, n);
+    let source = if mode == mode::BOTH_NAT {
+        flow(SOURCES, n).0
+    } else {
+        client
+    };
+    let forward = FlowEntry4 {
+        new_dport: PORT.to_be(),
+        ..forward(n, mode, source)
     };
     let key = forward.reply_key();
     let reply = FlowEntry4 {
@@ -428,26 +436,12 @@ fn pair(n: u64, mode: u8) -> (FlowEntry, FlowEntry) {
 
 /// The entry of established flow `n` of a server that answers its clients itself.
 fn single(n: u64, mode: u8) -> FlowEntry {
-    let (client, port) = flow(CLIENTS, n);
-    let from = if mode == mode::DSR { client } else { LEG_ADDR };
-    FlowEntry4 {
-        saddr: client,
-        daddr: VIP,
-        sport: port.to_be(),
-        dport: PORT.to_be(),
-        proto: proto::TCP,
-        flags: mode << flags::MODE_SHIFT,
-        own: seen::OPENED | seen::CONFIRMED,
-        other: seen::OPENED,
-        new_saddr: from,
-        new_daddr: server_addr(0),
-        new_sport: port.to_be(),
-        hop: 1,
-        idle_ticks: u32::MAX / 4,
-        incarnation: 1 << 56 | (n + 1),
-        ..FlowEntry4::default()
-    }
-    .wide()
+    let source = if mode == mode::DSR {
+        flow(CLIENTS, n).0
+    } else {
+        LEG_ADDR
+    };
+    forward(n, mode, source).wide()
 }
 
 const KEY: [u64; 2] = [0x0123_4567_89ab_cdef, 0xfedc_ba98_7654_3210];

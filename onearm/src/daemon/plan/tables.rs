@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 use onearm_dataplane::{
-    Hairpin, LimitsSpec, Mode, OnServerDown, OwnedAddress, OwnedKinds, Protocol, Scheduler, ServerId,
+    Hairpin, LimitsSpec, OnServerDown, OwnedAddress, OwnedKinds, Protocol, Scheduler, ServerId,
     ServerNetwork, ServerSpec, ServiceSpec, SnatPoolSpec, SnatRangeSpec, Tables, TunnelSpec,
 };
 use onearm_types::{GroupId, NodeId};
@@ -99,11 +99,11 @@ fn service(node: NodeId, service: &ServiceConfig, is_up: impl Fn(usize) -> bool)
             config::Protocol::Udp => Protocol::Udp,
         },
         ports: service.ports.iter().map(|p| p.first()..=p.last()).collect(),
-        mode: mode(service.mode),
+        mode: service.mode,
         mode_for: service
             .mode_for
             .iter()
-            .flat_map(|rule| rule.clients.iter().map(|net| (*net, mode(rule.mode))))
+            .flat_map(|rule| rule.clients.iter().map(|net| (*net, rule.mode)))
             .collect(),
         tunnel: TunnelSpec {
             gue_port: (service.tunnel.kind == config::TunnelKind::Gue).then_some(service.tunnel.port),
@@ -142,15 +142,6 @@ fn service(node: NodeId, service: &ServiceConfig, is_up: impl Fn(usize) -> bool)
             .enumerate()
             .map(|(i, s)| server(s, is_up(i)))
             .collect(),
-    }
-}
-
-const fn mode(mode: config::Mode) -> Mode {
-    match mode {
-        config::Mode::BothNat => Mode::BothNat,
-        config::Mode::Dnat => Mode::Dnat,
-        config::Mode::Dsr => Mode::Dsr,
-        config::Mode::L3Dsr => Mode::L3Dsr,
     }
 }
 

@@ -4,12 +4,14 @@ mod address;
 mod check;
 mod compile;
 mod error;
+mod image;
 mod ports;
 
 pub use error::TablesError;
 
 pub(crate) use address::{bits, narrow, wide};
-pub(crate) use compile::{Compiled, Entry, Image, Registry, Rescheduled, ServiceState, compile};
+pub(crate) use compile::{Compiled, Registry, Rescheduled, ServiceState, compile};
+pub(crate) use image::{Entry, Image};
 
 use std::net::IpAddr;
 use std::ops::RangeInclusive;

@@ -1,6 +1,7 @@
 //! The loop of the main process: waits for anything to happen, says so to the node, and stops in order.
 
-use std::collections::BTreeMap;
+mod election;
+
 use std::future::pending;
 use std::net::SocketAddr;
 use std::sync::{Arc, PoisonError};
@@ -8,18 +9,15 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use onearm_dataplane::{Event as Seen, EventStream, LeaseCell, Timed};
-use onearm_ha::election::{Role, Transition};
 use onearm_ha::membership::{self, KnownProtocol, Memberships};
-use onearm_ha::process::{HaState, ToMain};
 use onearm_netcfg::Event as KernelEvent;
-use onearm_types::GroupId;
 use sd_notify::NotifyState;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval, sleep_until};
 
 use crate::config::Loaded;
-use crate::control::{NodeState, Severity};
+use crate::control::Severity;
 
 use super::ha_link::{HaLink, News};
 use super::hello::{self, Hello};
@@ -266,126 +264,6 @@ impl Running {
         self.again_at = Some(sooner(self.again_at, at));
     }
 
-    /// Gives the HA process the links of programs attached anew; again with the next pass if it takes no orders.
-    async fn hold_links(&mut self) {
-        if !self.links_due {
-            return;
-        }
-        let Some((ha, _)) = &self.ha else { return };
-        let links = self.node.ask(|d| d.keepalive_fds()).await;
-        match links
-            .map_err(anyhow::Error::msg)
-            .and_then(|links| ha.hold(&links))
-        {
-            Ok(()) => self.links_due = false,
-            Err(error) => {
-                tracing::warn!(
-                    error = format!("{error:#}"),
-                    "the HA process was not given the links"
-                );
-                self.again_by(Instant::now() + RETRY);
-            }
-        }
-    }
-
-    /// Starts the HA process once there is something to own, keeps its settings up to date, and stops it while this node
-    /// could not serve what it owns.
-    async fn keep_ha(&mut self) {
-        if !self.node.is_ready() {
-            self.rest_ha().await;
-            return;
-        }
-        let picture = self.node.picture.borrow().clone();
-        let loaded = Arc::clone(&self.node.loaded);
-        let config = match plan::ha_config(&loaded.node, &loaded.pair, &picture) {
-            Ok(Some(config)) => config,
-            Ok(None) => return,
-            Err(error) => {
-                self.node
-                    .board
-                    .warn("ha", vec![format!("the election cannot be set up: {error}")]);
-                return;
-            }
-        };
-        if let Some((ha, _)) = &mut self.ha {
-            let owned = plan::owned(&loaded.node, &loaded.pair, &picture);
-            if ha.has(&config) && ha.owns(&owned) {
-                return;
-            }
-            match ha.configure(config).and_then(|()| ha.own(owned)) {
-                // If they are refused again, so the HA process will say again.
-                Ok(()) => self.node.board.warn("ha", Vec::new()),
-                Err(error) => {
-                    let error = format!("{error:#}");
-                    tracing::warn!(error, "the HA process was not given its settings");
-                    self.again_by(Instant::now() + RETRY);
-                }
-            }
-            return;
-        }
-        if Instant::now() < self.ha_from {
-            self.again_by(self.ha_from);
-            return;
-        }
-        match self.start_ha(config).await {
-            Ok(ha) => {
-                self.node.board.warn("ha", Vec::new());
-                self.links_due = false;
-                self.ha = Some(ha);
-            }
-            Err(error) => {
-                let text = format!("the HA process cannot be started: {error:#}");
-                tracing::error!(error = %text, "no election");
-                self.node.board.warn("ha", vec![text]);
-                self.ha_from = Instant::now() + RETRY;
-                self.again_by(self.ha_from);
-            }
-        }
-    }
-
-    /// A leg without its program answers for nothing: the peer is to own.
-    async fn rest_ha(&mut self) {
-        let Some((ha, mut heard)) = self.ha.take() else {
-            return;
-        };
-        ha.stop(&mut heard).await;
-        self.lease.clear();
-        self.node.board.record(
-            Severity::Warning,
-            "ownership-laid-down",
-            "a leg has no program: this node cannot serve and owns nothing".to_owned(),
-            "see the legs in onearm status; it comes back by itself",
-        );
-        self.owns_nothing("a leg has no program");
-    }
-
-    /// The election does not run: what it told last holds no more.
-    fn owns_nothing(&mut self, reason: &str) {
-        self.node.ownership.state = NodeState::Initialize;
-        self.node.ownership.peer_is_active = false;
-        {
-            let mut facts = self.node.board.facts();
-            facts.state = NodeState::Initialize;
-            facts.since_ns = super::clock::monotonic_ns();
-            reason.clone_into(&mut facts.reason);
-            facts.peer.state = None;
-        }
-        self.again_by(Instant::now());
-    }
-
-    async fn start_ha(
-        &self,
-        config: onearm_ha::config::Config,
-    ) -> anyhow::Result<(HaLink, mpsc::Receiver<News>)> {
-        let loaded = &self.node.loaded;
-        let owned = plan::owned(&loaded.node, &loaded.pair, &self.node.picture.borrow());
-        let parts = self
-            .node
-            .ask(|d| Ok((d.lease_fd()?, d.lease_cell(GroupId::FIRST)?, d.keepalive_fds()?)));
-        let (lease_map, cell, links) = parts.await.map_err(anyhow::Error::msg)?;
-        HaLink::start(config, &owned, &lease_map, &links, cell)
-    }
-
     /// Hellos go between the nodes' own addresses; they start when this node has one, and anew when it has another.
     fn keep_hellos(&mut self) {
         let picture = self.node.picture.borrow();
@@ -419,101 +297,6 @@ impl Running {
                 "compare the two files, then restart the node whose file is wrong",
             );
         }
-    }
-
-    async fn news(&mut self, news: News) {
-        match news {
-            News::Message(ToMain::State(state)) => self.state(&state).await,
-            News::Message(ToMain::Transition(transition)) => self.transition(&transition).await,
-            News::Message(ToMain::Alarm(alarm)) => self.node.board.tell(notices::alarm(alarm)),
-            News::Message(ToMain::ConfigRefused(errors)) => {
-                self.node.board.warn(
-                    "ha",
-                    errors
-                        .iter()
-                        .map(|e| format!("election settings refused: {e}"))
-                        .collect(),
-                );
-                if let Some((ha, _)) = &mut self.ha {
-                    ha.refused();
-                }
-                self.again_by(Instant::now() + RETRY);
-            }
-            News::Ended => {
-                if let Some((ha, _)) = self.ha.take() {
-                    ha.kill();
-                }
-                self.node.board.record(
-                    Severity::Error,
-                    "ha-process-died",
-                    "the HA process died; the lease was cleared and the peer told".to_owned(),
-                    "it is started again; report this",
-                );
-                self.ha_from = Instant::now() + RETRY;
-                self.owns_nothing("the HA process died");
-            }
-        }
-    }
-
-    async fn state(&mut self, state: &HaState) {
-        let Some(election) = &state.election else { return };
-        let role = node_state(election.role);
-        let peer_mac = state.peer_mac.map(|mac| mac.0);
-        let peer_owns = election
-            .peer_priority
-            .is_some_and(|p| p.get() > onearm_ha::units::Priority::CLAIM.get());
-        let heard_ns = election.peer_heard_at.map(onearm_ha::units::MonoTime::as_nanos);
-        let fresh = heard_ns
-            .is_some_and(|at| state.at.as_nanos().saturating_sub(at) < 4 * election.learned_interval_nanos);
-        let peer_is_active = role == NodeState::Standby && peer_owns && fresh;
-        {
-            let mut facts = self.node.board.facts();
-            facts.state = role;
-            facts.since_ns = election.since.as_nanos();
-            if let Some(fault) = &election.leg_fault {
-                facts.reason = fault.to_string();
-            }
-            facts.peer_heard_ns = heard_ns;
-            facts.peer.priority = election.peer_priority.map(onearm_ha::units::Priority::get);
-            facts.peer.advert_interval_ms = Some(election.learned_interval_nanos / 1_000_000);
-            facts.peer.state = if peer_is_active {
-                Some(NodeState::Active)
-            } else {
-                None
-            };
-            facts.peer.mac = state.peer_mac.map(|mac| mac.to_string());
-            facts.effective_priority = election.priority.get();
-            facts.realtime = state.grants.realtime;
-            facts.ha_counters = counters(state);
-        }
-        let ownership = &mut self.node.ownership;
-        let before = *ownership;
-        ownership.state = role;
-        ownership.peer_is_active = peer_is_active;
-        ownership.peer_mac = peer_mac.or(ownership.peer_mac);
-        if before != *ownership {
-            self.settle().await;
-        }
-    }
-
-    async fn transition(&mut self, transition: &Transition) {
-        let reason = told(&transition.event).replace('-', " ");
-        let next = node_state(transition.next);
-        if next == NodeState::Active {
-            self.terms += 1;
-        }
-        {
-            let mut facts = self.node.board.facts();
-            facts.state = next;
-            facts.since_ns = transition.at.as_nanos();
-            facts.reason.clone_from(&reason);
-            facts.epoch = self.terms;
-        }
-        let text = format!("{} → {}: {reason}", transition.prev, transition.next);
-        self.node.board.record(Severity::Info, "state-changed", text, "");
-        self.node.ownership.state = next;
-        self.node.ownership.epoch = self.terms;
-        self.settle().await;
     }
 
     fn seen(&mut self, seen: Timed) {
@@ -593,40 +376,9 @@ impl Running {
     }
 }
 
-const fn node_state(role: Role) -> NodeState {
-    match role {
-        Role::Initialize => NodeState::Initialize,
-        Role::Standby => NodeState::Standby,
-        Role::Active => NodeState::Active,
-    }
-}
-
 /// The earlier of a time that may be set and another.
 fn sooner(set: Option<Instant>, at: Instant) -> Instant {
     set.map_or(at, |set| set.min(at))
-}
-
-/// All counters of the HA process by name.
-fn counters(state: &HaState) -> BTreeMap<String, u64> {
-    let groups = [
-        serde_json::to_value(state.election_counters),
-        serde_json::to_value(state.announce_counters),
-        serde_json::to_value(state.wire_counters),
-        serde_json::to_value(state.driver_counters),
-    ];
-    let prefixes = ["election", "announce", "wire", "thread"];
-    let mut all = BTreeMap::new();
-    for (prefix, group) in prefixes.into_iter().zip(groups) {
-        let Ok(serde_json::Value::Object(group)) = group else {
-            continue;
-        };
-        all.extend(
-            group
-                .into_iter()
-                .filter_map(|(name, n)| Some((format!("{prefix}_{name}"), n.as_u64()?))),
-        );
-    }
-    all
 }
 
 #[cfg(test)]

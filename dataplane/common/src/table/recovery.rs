@@ -6,8 +6,10 @@
 )]
 
 use super::{
-    CLAIMED, FlowMemory, Geometry, MARKED, entry_at, free_claimed, free_way, is_published, lane, tag_word,
-    unpublish, way,
+    CLAIMED, FlowMemory, Geometry, MARKED, entry_at, is_published,
+    line::{lane, tag_word},
+    removal::{free_claimed, free_way, unpublish},
+    way,
 };
 use crate::{
     addr::Address,

@@ -4,8 +4,13 @@
 //! Such an entry is its own partner, so that whatever removes flows removes it like any other.
 
 use super::{
-    FlowMemory, Geometry, NotInserted, Place, entry_at, free_way, is_present, is_published, lock,
-    take_and_fill, unlock, unpublish, ways,
+    FlowMemory, Geometry, NotInserted, Place, entry_at,
+    insert::take_and_fill,
+    is_published,
+    line::{lock, unlock},
+    lookup::is_present,
+    removal::{free_way, unpublish},
+    ways,
 };
 use crate::{
     addr::Address,

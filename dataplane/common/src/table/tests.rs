@@ -4,10 +4,13 @@
 )]
 #![expect(unsafe_code, reason = "the memory under test")]
 
-use super::*;
+use super::{
+    line::{lock, overflow},
+    *,
+};
 use crate::{
     addr::{Addr, Addr4},
-    flow::{flags, seen},
+    flow::{State, flags, seen},
 };
 use std::{
     boxed::Box,

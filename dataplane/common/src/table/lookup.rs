@@ -1,0 +1,135 @@
+//! Looking a flow up.
+
+use super::{
+    Entry, FlowMemory, Geometry, Place, entry_at, is_published,
+    line::overflow,
+    tags::{self, Tags},
+    way,
+};
+use crate::{
+    addr::Address,
+    flow::{Bucket, FlowEntry, FlowKey},
+    maps::WAYS,
+};
+
+/// A published entry.
+#[derive(Clone, Copy, Debug)]
+pub struct Found<A: Address> {
+    /// bucket << 4 | way.
+    pub at: u32,
+    /// Which flow it was when found.
+    pub incarnation: u64,
+    entry: Entry<A>,
+}
+
+impl<A: Address> Found<A> {
+    /// The entry, shared with everybody else: read and write it by whole fields only.
+    #[inline(always)]
+    pub const fn entry(&self) -> Entry<A> {
+        self.entry
+    }
+
+    /// True while the entry still is the flow that was found. To be asked after reading what is used.
+    #[inline(always)]
+    pub fn intact(&self) -> bool {
+        self.entry.incarnation() == self.incarnation
+    }
+
+    /// A copy, or `None` if the flow ended meanwhile.
+    #[inline(always)]
+    pub fn read(&self) -> Option<FlowEntry<A>> {
+        let copy = self.entry.copy();
+        if copy.incarnation == self.incarnation && self.intact() {
+            Some(copy)
+        } else {
+            None
+        }
+    }
+}
+
+/// Looks a published flow up.
+#[inline(always)]
+pub fn find<A: Address, M: FlowMemory>(
+    memory: &M,
+    geometry: &Geometry,
+    key: &FlowKey<A>,
+) -> Option<Found<A>> {
+    let place = geometry.place(key);
+    let first = memory.bucket(place.first)?;
+    let likely = way(first, place.likely_way());
+    let incarnation = likely.incarnation();
+    if is_published(incarnation) && likely.key() == *key {
+        return Some(Found {
+            at: place.first << 4 | place.likely_way(),
+            incarnation,
+            entry: likely,
+        });
+    }
+    if let Some(found) = find_in(first, place.first, place.tag, key, true) {
+        return Some(found);
+    }
+    if overflow(first) == 0 {
+        return None;
+    }
+    let second = memory.bucket(place.second)?;
+    find_in(second, place.second, place.tag, key, true)
+}
+
+/// The flow at a location, if it still is this one.
+#[inline(always)]
+pub fn found_at<A: Address, M: FlowMemory>(memory: &M, at: u32, incarnation: u64) -> Option<Found<A>> {
+    let found = Found {
+        at,
+        incarnation,
+        entry: entry_at::<A, M>(memory, at)?,
+    };
+    found.intact().then_some(found)
+}
+
+#[inline(always)]
+fn find_in<A: Address>(
+    bucket: *mut Bucket<A>,
+    index: u32,
+    tag: u16,
+    key: &FlowKey<A>,
+    published: bool,
+) -> Option<Found<A>> {
+    let mut candidates = Tags::read(bucket).equal_to(tag);
+    for _ in 0..WAYS {
+        if candidates == 0 {
+            return None;
+        }
+        let lowest = tags::lowest(candidates);
+        let entry = way(bucket, lowest);
+        let incarnation = entry.incarnation();
+        if (is_published(incarnation) || !published) && entry.key() == *key {
+            return Some(Found {
+                at: index << 4 | lowest,
+                incarnation,
+                entry,
+            });
+        }
+        candidates &= candidates - 1;
+    }
+    None
+}
+
+/// Published or pending.
+#[inline(always)]
+pub(super) fn is_present<A: Address, M: FlowMemory>(
+    memory: &M,
+    place: Place,
+    first: *mut Bucket<A>,
+    key: &FlowKey<A>,
+) -> bool {
+    if find_in(first, place.first, place.tag, key, false).is_some() {
+        return true;
+    }
+    if overflow(first) == 0 {
+        return false;
+    }
+    let Some(second) = memory.bucket(place.second) else {
+        return false;
+    };
+    find_in(second, place.second, place.tag, key, false).is_some()
+}

@@ -19,6 +19,7 @@ use serde::{Deserialize, Serialize};
 use crate::identity::IndexSet;
 use crate::kernel_maps::FlowMaps;
 use crate::mapping::Words;
+use crate::persistence::{Clients, Persistent};
 use crate::tables::{Mode, Protocol, narrow};
 use memory::Memory;
 
@@ -35,6 +36,7 @@ pub struct FlowTable {
     four: Geometry,
     six: Geometry,
     tallies: Tallies,
+    clients: Clients,
     half_open_ticks: u32,
     closing_ticks: u32,
 }
@@ -202,6 +204,7 @@ impl FlowTable {
             four: geometry::<Addr4>(node),
             six: geometry::<Addr>(node),
             tallies: maps.tallies,
+            clients: Clients::new(maps.clients, node.flow_hash_key, node.client_bucket_mask),
             half_open_ticks: node.half_open_ticks,
             closing_ticks: node.closing_ticks,
         }
@@ -220,6 +223,29 @@ impl FlowTable {
     /// IPv6 flows their table can hold before one may be refused.
     pub fn capacity6(&self) -> u64 {
         capacity(&self.six)
+    }
+
+    /// Clients that stay with their server, as the sweep knows them.
+    pub fn persistent(&self) -> Persistent {
+        self.clients.counts()
+    }
+
+    /// Clients there is room for to stay with their server, about.
+    pub fn persistent_capacity(&self) -> u64 {
+        self.clients.capacity()
+    }
+
+    pub(crate) fn clients(&self) -> &Clients {
+        &self.clients
+    }
+
+    /// Notes the clients of all flows, so that a change of servers that follows moves none of them.
+    pub(crate) fn note_clients(&self) {
+        if self.clients.is_wanted() {
+            self.visit(0..self.buckets(), |seen| {
+                self.clients.note(&seen.forward, seen.forward.last_seen);
+            });
+        }
     }
 
     /// Half-open flows as the programs count them.

@@ -17,6 +17,7 @@ use onearm_dataplane_common::maps::{
 use crate::error::{Error, Result};
 use crate::flows::Tallies;
 use crate::mapping::{Mapping, Words};
+use crate::persistence::ClientMaps;
 
 /// A map with the name it has in errors.
 #[derive(Debug)]
@@ -182,6 +183,7 @@ pub(crate) struct FlowMaps {
     pub(crate) buckets: Mapping,
     pub(crate) buckets6: Mapping,
     pub(crate) tallies: Tallies,
+    pub(crate) clients: ClientMaps,
 }
 
 impl KernelMaps {
@@ -193,13 +195,14 @@ impl KernelMaps {
             name: "SERVER_ENDPOINTS",
             map: HashMap::try_from(Map::HashMap(endpoints)).map_err(unusable("SERVER_ENDPOINTS"))?,
         };
+        let servers = data(ebpf, "SERVERS")?;
         let maps = Self {
             node: words(ebpf, "NODE")?,
             generation: mapping(ebpf, "GENERATION", 8)?,
             lease: data(ebpf, "LEASE")?,
             service: words(ebpf, "SERVICE")?,
             sched: words(ebpf, "SCHED")?,
-            servers: words(ebpf, "SERVERS")?,
+            servers: mapped(&servers, "SERVERS")?,
             next_hops: words(ebpf, "NEXT_HOPS")?,
             owned: named(ebpf, "OWNED")?,
             snat_ranges: named(ebpf, "SNAT_RANGES")?,
@@ -237,6 +240,11 @@ impl KernelMaps {
                 open: words(ebpf, "OPEN")?,
                 open_servers: words(ebpf, "OPEN_SERVERS")?,
                 sources: words(ebpf, "SOURCES")?,
+            },
+            clients: ClientMaps {
+                rules: words(ebpf, "PERSISTENCE")?,
+                buckets: words(ebpf, "CLIENT_SERVERS")?,
+                servers: mapped(&servers, "SERVERS")?,
             },
         };
         Ok((maps, flows))
@@ -279,8 +287,12 @@ fn max_entries(data: &MapData, name: &'static str) -> Result<u32> {
 
 /// Maps a whole array of `T`.
 fn words<T: Pod>(ebpf: &mut Ebpf, name: &'static str) -> Result<Words<T>> {
-    let data = data(ebpf, name)?;
-    let len = max_entries(&data, name)?;
+    mapped(&data(ebpf, name)?, name)
+}
+
+/// The same of a map that is mapped more than once.
+fn mapped<T: Pod>(data: &MapData, name: &'static str) -> Result<Words<T>> {
+    let len = max_entries(data, name)?;
     Words::new(data.fd().as_fd(), len).map_err(|source| Error::Map { map: name, source })
 }
 

@@ -28,6 +28,7 @@ mod lease;
 mod loader;
 mod mapping;
 mod next_hops;
+mod persistence;
 mod sched_space;
 pub mod schedule;
 mod state;
@@ -47,9 +48,10 @@ pub use kernel::{Feature, KernelRelease};
 pub use lease::LeaseCell;
 pub use loader::{Limits, Options};
 pub use next_hops::{LegSpec, Mac, Neighbour, NextHops, NextHopsReport, RouteSpec, Via};
+pub use persistence::Persistent;
 pub use state::Reclaimed;
 pub use tables::{
-    Hairpin, LimitsSpec, Mode, OnServerDown, OwnedAddress, OwnedKinds, Protocol, Scheduler, ServerChange,
-    ServerId, ServerNetwork, ServerSpec, ServiceSpec, SnatPoolSpec, SnatRangeSpec, Tables, TablesError,
-    TunnelSpec,
+    Hairpin, LimitsSpec, Mode, OnServerDown, OwnedAddress, OwnedKinds, Persistence, Protocol, Scheduler,
+    ServerChange, ServerId, ServerNetwork, ServerSpec, ServiceSpec, SnatPoolSpec, SnatRangeSpec, Tables,
+    TablesError, TunnelSpec,
 };

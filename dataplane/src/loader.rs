@@ -19,6 +19,7 @@ use crate::flows::FlowTable;
 use crate::kernel::{KernelRelease, judge_map, judge_program, tail};
 use crate::kernel_maps::KernelMaps;
 use crate::next_hops::Mirror;
+use crate::persistence;
 use crate::sys;
 use crate::tables::Registry;
 
@@ -27,6 +28,8 @@ static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/on
 
 /// Flows every table has room for, and the most of [`Limits`].
 const FLOWS: (u32, u32) = (1_000, 100_000_000);
+/// Most clients that may stay with their server.
+const MOST_CLIENTS: u32 = 1_000_000;
 /// Share of the table's entries that flows may fill, in percent: the first refusal comes above 85.
 const LOAD_PERCENT: u64 = 80;
 /// Half-open time-out: ten seconds.
@@ -46,6 +49,8 @@ pub struct Limits {
     /// Affinities of servers that answer their clients themselves, about, 0 to the greater of the two; 0 = none is kept.
     /// They come on top of the flows, in each family's table.
     pub dsr_flows: u32,
+    /// Clients that may stay with their server, about, 0 to 1,000,000. Memory: 32 to 64 bytes each.
+    pub persistent_clients: u32,
 }
 
 impl Limits {
@@ -68,6 +73,11 @@ impl Limits {
         within("limits.max_flows6", self.max_flows6, (0, FLOWS.1))?;
         let most = self.max_flows.max(self.max_flows6).max(FLOWS.0);
         within("limits.dsr_flows", self.dsr_flows, (0, most))?;
+        within(
+            "limits.persistent_clients",
+            self.persistent_clients,
+            (0, MOST_CLIENTS),
+        )?;
         within("limits.half_open", self.half_open, (1, most))
     }
 
@@ -113,9 +123,11 @@ impl Dataplane {
         options.limits.check()?;
         let buckets4 = options.limits.buckets(options.limits.max_flows);
         let buckets6 = options.limits.buckets(options.limits.max_flows6);
+        let clients = persistence::buckets(options.limits.persistent_clients);
         let mut ebpf = EbpfLoader::new()
             .map_max_entries("FLOWS4", buckets4)
             .map_max_entries("FLOWS6", buckets6)
+            .map_max_entries("CLIENT_SERVERS", clients)
             .load(OBJECT)
             .map_err(refused_object)?;
         let map_bytes = ebpf.maps().filter_map(|(_, map)| memory(map)).sum();
@@ -142,7 +154,7 @@ impl Dataplane {
             half_open_ticks: ticks(HALF_OPEN_NS),
             closing_ticks: ticks(CLOSING_NS),
             dsr_ways: ways(options.limits.dsr_flows, buckets4.max(buckets6)),
-            _pad: 0,
+            client_bucket_mask: clients - 1,
             incarnation_base: u64::from(options.node.get()) << 56,
             snat_shift: 0,
         };
@@ -331,6 +343,7 @@ mod tests {
                 max_flows6: 0,
                 half_open,
                 dsr_flows: 0,
+                persistent_clients: 0,
             };
             let error = limits.check().unwrap_err();
             assert!(
@@ -344,6 +357,7 @@ mod tests {
                 max_flows6: 1_000,
                 half_open: 1_000,
                 dsr_flows: 1_000,
+                persistent_clients: 1_000_000,
             }
             .check()
             .is_ok()

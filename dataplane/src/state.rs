@@ -38,14 +38,19 @@ impl Dataplane {
     fn try_apply(&mut self, tables: &Tables) -> Result<Applied> {
         let most_endpoints = self.maps.most_endpoints;
         let mut sink = MapSink(&mut self.maps);
-        apply::apply(
+        self.flows.note_clients();
+        let applied = apply::apply(
             &mut self.registry,
             &mut self.mirror,
             &mut self.slots,
             &mut sink,
             tables,
             most_endpoints,
-        )
+        )?;
+        for service in self.registry.services().values() {
+            self.flows.clients().set_rule(service.index, service.rule());
+        }
+        Ok(applied)
     }
 
     /// Changes health and weight of servers in the generation in force: each service's scheduler table is built anew
@@ -107,6 +112,7 @@ impl Dataplane {
             return Ok(Reclaimed::default());
         }
         let mut sink = MapSink(&mut self.maps);
+        self.flows.clients().forget_removed();
         apply::Sink::grace(&mut sink)?;
         let references = self.flows.references();
         let (services, servers) = self.registry.reclaim(&references.services, &references.servers);

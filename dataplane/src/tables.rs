@@ -169,6 +169,8 @@ pub struct ServiceSpec {
     pub tunnel: TunnelSpec,
     /// Scheduler.
     pub scheduler: Scheduler,
+    /// How long clients stay with their server; looked at for [`Scheduler::SourceHash`] only.
+    pub persistence: Persistence,
     /// Hairpin; looked at for [`Mode::Dnat`] only.
     pub hairpin: Hairpin,
     /// Ownership group.
@@ -187,6 +189,15 @@ pub struct ServiceSpec {
     pub on_server_down: OnServerDown,
     /// Servers, at most 256.
     pub servers: Vec<ServerSpec>,
+}
+
+/// Which clients are one client to [`Scheduler::SourceHash`], and how long they stay with their server.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Persistence {
+    /// After their last flow; `None` = they follow their hash alone. At most nine years.
+    pub time: Option<Duration>,
+    /// Length of the prefix that the addresses of one client have in common; `None` = the whole address.
+    pub prefix: Option<u8>,
 }
 
 /// Limits of a service's new flows; `None` = no limit.

@@ -18,8 +18,8 @@ use nix::time::{ClockId, clock_gettime};
 use nix::unistd::gettid;
 use onearm_dataplane::{
     AttachMode, Dataplane, DecapSpec, Decapsulator, Error, Hairpin, LeaseCell, LegAttach, LegSpec, Limits,
-    LimitsSpec, Mode, Neighbour, NextHops, OnServerDown, Options, OwnedAddress, OwnedKinds, Protocol,
-    RouteSpec, Scheduler, ServerId, ServerSpec, ServiceSpec, Tables, TunnelSpec, Via,
+    LimitsSpec, Mode, Neighbour, NextHops, OnServerDown, Options, OwnedAddress, OwnedKinds, Persistence,
+    Protocol, RouteSpec, Scheduler, ServerId, ServerSpec, ServiceSpec, Tables, TunnelSpec, Via,
 };
 use onearm_types::{GroupId, NodeId};
 
@@ -219,6 +219,7 @@ fn balance(gue_port: Option<u16>) -> (Dataplane, LeaseCell) {
             max_flows6: 1_000,
             half_open: 1_000,
             dsr_flows: 1_000,
+            persistent_clients: 0,
         },
         node: NodeId::new(1).unwrap(),
         pair_key: [1, 2],
@@ -303,6 +304,7 @@ fn service(v6: bool, protocol: Protocol, gue_port: Option<u16>) -> ServiceSpec {
         },
         scheduler: Scheduler::Maglev,
         hairpin: Hairpin::Off,
+        persistence: Persistence::default(),
         group: GroupId::FIRST,
         snat: Vec::new(),
         idle_timeout: Duration::from_mins(15),

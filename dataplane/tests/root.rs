@@ -16,8 +16,9 @@ use nix::time::{ClockId, clock_gettime};
 use onearm_dataplane::{
     AttachMode, Attached, AttachedMode, Dataplane, Error, Event, Expiry, FallbackReason, FlowFilter,
     FlowState, Hairpin, LeaseCell, LegAttach, LegSpec, Limits, LimitsSpec, Mode, Neighbour, NextHops,
-    OnServerDown, Options, OwnedAddress, OwnedKinds, Protocol, RouteSpec, Scheduler, ServerChange, ServerId,
-    ServerSpec, ServiceSpec, SnatPoolSpec, SnatRangeSpec, Tables, TunnelSpec, Via, egress_gate,
+    OnServerDown, Options, OwnedAddress, OwnedKinds, Persistence, Protocol, RouteSpec, Scheduler,
+    ServerChange, ServerId, ServerSpec, ServiceSpec, SnatPoolSpec, SnatRangeSpec, Tables, TunnelSpec, Via,
+    egress_gate,
 };
 use onearm_types::{GroupId, NodeId};
 
@@ -80,6 +81,7 @@ fn load(max_flows: u32) -> Dataplane {
             max_flows6: 0,
             half_open: max_flows.min(65_536),
             dsr_flows: 0,
+            persistent_clients: 0,
         },
         node: NodeId::new(1).unwrap(),
         pair_key: [1, 2],
@@ -147,6 +149,7 @@ fn service() -> ServiceSpec {
         mode: Mode::BothNat,
         scheduler: Scheduler::Maglev,
         hairpin: Hairpin::Auto,
+        persistence: Persistence::default(),
         group: GroupId::FIRST,
         snat: vec![SnatPoolSpec {
             addr: VIP,

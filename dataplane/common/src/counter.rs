@@ -77,6 +77,8 @@ counters! {
     AffinityEvicted = "affinity_evicted",
     /// Packet to such a server sent by the client's hash alone: its affinity could not be kept.
     AffinityMissed = "affinity_missed",
+    /// New flow of a client that stays with its server: it went there, whatever its hash says.
+    ClientStayed = "client_stayed",
     /// Event lost because the ring was full.
     EventLost = "event_lost",
     /// Dropped: headers do not fit the frame or contradict each other.

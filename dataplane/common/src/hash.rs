@@ -72,7 +72,7 @@ pub const fn client(key: [u64; 2], flow: &FlowKey) -> u64 {
     sip13_wide(key, flow.saddr, flow.daddr, ports(flow.sport, 0, flow.proto))
 }
 
-/// Hash of a client's address, whatever it calls.
+/// Hash of a client's network (its address, unless a service is content with less), whatever it calls.
 #[inline(always)]
 pub const fn source(key: [u64; 2], client: Addr) -> u64 {
     sip13_wide(key, client, Addr::NONE, 0x736f_7572_6365)

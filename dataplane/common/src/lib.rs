@@ -5,14 +5,14 @@
 //! |---|---|
 //! | frame in, flow? | [`receive`], [`arp`], [`nd`], [`established`] with [`tcp`] |
 //! | no flow | [`miss`], [`transit`], [`relay`], [`answer`] with [`refusal`] |
-//! | new flow | [`mss`], [`limits`], [`schedule`], [`evict`], [`create`], [`search`] |
+//! | new flow | [`mss`], [`limits`], [`schedule`], [`persistence`], [`evict`], [`create`], [`search`] |
 //! | servers that answer themselves | [`direct`], [`tunnel`] |
 //! | frame out | [`transmit`], [`egress`] |
 //! | with the help of user space | [`fragment`], [`help`] |
 //! | on a server | [`decap`] |
 //! | what it stands on | [`addr`], [`packet`], [`wire`], [`header`], [`checksum`], [`hash`], [`table`], [`flow`], [`tables`], [`work`], [`phase`] |
 //! | measuring | [`mod@bench`] |
-//! | shared with user space | [`maps`], [`flow`], [`table`], [`counter`], [`event`], [`refusal`] |
+//! | shared with user space | [`maps`], [`flow`], [`table`], [`counter`], [`event`], [`refusal`], [`persistence`] |
 #![no_std]
 #![expect(clippy::pub_underscore_fields, reason = "explicit padding of map types")]
 #![expect(
@@ -52,6 +52,7 @@ pub mod miss;
 pub mod mss;
 pub mod nd;
 pub mod packet;
+pub mod persistence;
 pub mod phase;
 #[cfg(feature = "user")]
 mod pod;

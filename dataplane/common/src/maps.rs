@@ -34,6 +34,8 @@
 //! | `HALF_OPEN`, `INCARNATION` | array | 0 → `u64`, advanced by atomic add |
 //! | `OPEN`, `OPEN_SERVERS` | array, mmapable | stats index, server index → `u64` flows not closing, by atomic add |
 //! | `SOURCES` | array, mmapable | [`crate::limits::source_slots`] → `u64` flows, by atomic add |
+//! | `PERSISTENCE` | array, mmapable | stats index → `u64` [`crate::persistence::Rule`]; written by user space only |
+//! | `CLIENT_SERVERS` | array, mmapable | bucket → [`crate::persistence::Bucket`]; written by user space only, `max_entries` set by the loader |
 //! | `NEIGHBOURS` | hash | [`NeighbourKey`] → `u32` index into `NEXT_HOPS` |
 //! | `ROUTES` | LPM | [`Addr`] → [`Route`] |
 //! | `FLOWS4`, `FLOWS6` | array, mmapable | bucket → [`crate::flow::Bucket4`], [`crate::flow::Bucket6`]; `max_entries` set by the loader |
@@ -152,8 +154,8 @@ pub struct Node {
     pub closing_ticks: u32,
     /// Most entries of a bucket that are affinities of servers which answer their clients themselves; 0 = none is kept.
     pub dsr_ways: u32,
-    /// Explicit padding, zero.
-    pub _pad: u32,
+    /// Buckets of `CLIENT_SERVERS` minus one; the number of buckets is a power of two.
+    pub client_bucket_mask: u32,
     /// Incarnation of flows made here: node id << 56 | epoch << 40; the program adds a counter.
     pub incarnation_base: u64,
     /// Where the search for a source port starts in this node's half: moved at each epoch. Any number.
@@ -344,7 +346,7 @@ pub mod scheduler {
     pub const WRR: u8 = 1;
     /// Of the entries `counter..counter + 4` of the same sequence, the server with the fewest flows for its weight.
     pub const WLC: u8 = 2;
-    /// `table[hash(client's address) % len]`.
+    /// `table[hash(client's network) % len]`, unless the client stays with a server: [`crate::persistence`].
     pub const SOURCE_HASH: u8 = 3;
 }
 

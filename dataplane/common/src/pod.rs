@@ -4,7 +4,7 @@
     reason = "Pod is a promise about layout, kept by the tests in maps/tests.rs"
 )]
 
-use crate::{addr, bench, decap, event, flow, maps, refusal};
+use crate::{addr, bench, decap, event, flow, maps, persistence, refusal};
 
 macro_rules! pod {
     ($($t:ty),+ $(,)?) => {
@@ -46,5 +46,6 @@ pod!(
     maps::SnatRange,
     maps::Stats,
     maps::Tunnel,
+    persistence::Bucket,
     refusal::Meter,
 );

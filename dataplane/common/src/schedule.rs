@@ -8,7 +8,7 @@ use crate::{
     flow::{flags, seen},
     hash, limits,
     maps::{Node, Server, Service, hairpin, mode, proto, scheduler, server, service},
-    mss,
+    mss, persistence,
     phase::Phase,
     search::Search,
     tables::{Tables, discard, half_open_full, report, tick},
@@ -139,7 +139,13 @@ fn choose<'t, T: Tables>(
         0
     };
     let hash = if scheduler == scheduler::SOURCE_HASH {
-        hash::source(node.pair_hash_key, work.arrival.key.saddr)
+        let rule = tables.persistence(service.stats);
+        let network = rule.network(work.arrival.key.saddr);
+        if let Some(stays) = persistence::server(tables, node, rule, service.stats, network, tick(work.now)) {
+            tables.count(Counter::ClientStayed);
+            return Some(stays);
+        }
+        hash::source(node.pair_hash_key, network)
     } else if alone {
         u64::from(tables.random()) << 32
     } else {

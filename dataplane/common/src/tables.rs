@@ -9,6 +9,7 @@ use crate::{
         Addr, EndpointKey, FragmentKey, LastHop, Leg, LegKey, Limits, NeighbourKey, NextHop, Node, Owned,
         Remembered, Route, Server, Service, ServiceKey, SnatPool, SnatRange, TICK_SHIFT, Tunnel,
     },
+    persistence::{self, Rule},
     refusal::{self, Rate},
     table::{FlowMemory, Geometry},
     work::{Step, Work},
@@ -104,6 +105,10 @@ pub trait Tables: FlowMemory {
     fn source(&self, slot: u32) -> u64;
     /// Map `SOURCES`: wrapping add.
     fn add_source(&self, slot: u32, n: u64);
+    /// Map `PERSISTENCE`.
+    fn persistence(&self, stats: u32) -> Rule;
+    /// Map `CLIENT_SERVERS`: valid for as long as the map is.
+    fn client_servers(&self, bucket: u32) -> Option<*const persistence::Bucket>;
     /// Map `EVENT_PACE`: true, and `now` stored, if the slot's last record is at least `event::PACE_NS` old.
     fn event_due(&self, slot: u32, now: u64) -> bool;
     /// Map `EVENTS`.

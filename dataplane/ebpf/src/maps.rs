@@ -26,6 +26,7 @@ use onearm_dataplane_common::{
         OwnedKey, Refusals, Remembered, Route, SCHED_WORDS, SERVER_INDEXES, SLOTS, SOURCES_ROW, ScopedPrefix,
         Server, Service, ServiceKey, SnatPool, SnatRange, Stats, Tunnel, WRR_COUNTERS,
     },
+    persistence::{self, Rule},
     phase::{FAMILY_PHASES, Phase},
     refusal::{METERS, Meter, Rate},
     search,
@@ -66,6 +67,10 @@ static OPEN: Array<u64> = Array::with_max_entries(MAX_SERVICES, MMAPABLE);
 static OPEN_SERVERS: Array<u64> = Array::with_max_entries(SERVER_INDEXES, MMAPABLE);
 #[map]
 static SOURCES: Array<u64> = Array::with_max_entries(2 * SOURCES_ROW, MMAPABLE);
+#[map]
+static PERSISTENCE: Array<u64> = Array::with_max_entries(MAX_SERVICES, MMAPABLE);
+#[map]
+static CLIENT_SERVERS: Array<persistence::Bucket> = Array::with_max_entries(DEFAULT_BUCKETS, MMAPABLE);
 #[map]
 static CLIENTS: LpmTrie<ScopedPrefix, u32> = LpmTrie::with_max_entries(MAX_CLIENT_PREFIXES, 0);
 #[map]
@@ -527,6 +532,16 @@ impl Tables for Kernel {
     #[inline(always)]
     fn add_source(&self, slot: u32, n: u64) {
         advance(&SOURCES, slot, n);
+    }
+
+    #[inline(always)]
+    fn persistence(&self, stats: u32) -> Rule {
+        Rule(counted(&PERSISTENCE, stats))
+    }
+
+    #[inline(always)]
+    fn client_servers(&self, bucket: u32) -> Option<*const persistence::Bucket> {
+        CLIENT_SERVERS.get_ptr(bucket)
     }
 
     #[inline(always)]

@@ -16,9 +16,9 @@ use crate::next_hops::{self, LegSpec, Mirror, Neighbour, NextHops, RouteSpec, Vi
 use crate::sched_space::Region;
 use crate::tables::wide;
 use crate::tables::{
-    Entry, Hairpin, LimitsSpec, Mode, OnServerDown, OwnedAddress, OwnedKinds, Protocol, Registry, Scheduler,
-    ServerChange, ServerId, ServerNetwork, ServerSpec, ServiceSpec, SnatPoolSpec, SnatRangeSpec, Tables,
-    TablesError, TunnelSpec,
+    Entry, Hairpin, LimitsSpec, Mode, OnServerDown, OwnedAddress, OwnedKinds, Persistence, Protocol,
+    Registry, Scheduler, ServerChange, ServerId, ServerNetwork, ServerSpec, ServiceSpec, SnatPoolSpec,
+    SnatRangeSpec, Tables, TablesError, TunnelSpec,
 };
 
 const VIP: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 168, 100, 100));
@@ -48,6 +48,7 @@ fn service(name: &str, port: u16, servers: &[u8]) -> ServiceSpec {
         mode: Mode::Dnat,
         scheduler: Scheduler::Wrr,
         hairpin: Hairpin::Auto,
+        persistence: Persistence::default(),
         group: GroupId::FIRST,
         snat: vec![SnatPoolSpec {
             addr: VIP,

@@ -122,6 +122,7 @@ impl Expiry {
             if silent && table.remove(seen).is_some() {
                 removed += 1;
             } else {
+                table.clients.note(&seen.forward, now);
                 let state = seen.forward.state();
                 counts.add(state);
                 if state != State::Closing {
@@ -141,6 +142,7 @@ impl Expiry {
                 }
             }
         });
+        table.clients.sweep(end, table.buckets(), now);
         self.next = end;
         let pass_ended = (end == self.table.buckets()).then(|| self.end_pass());
         Progress { removed, pass_ended }

@@ -15,6 +15,7 @@ use proptest::prelude::*;
 use super::{Expiry, FlowCounts, FlowFilter, FlowState, FlowTable, Tallies};
 use crate::kernel_maps::FlowMaps;
 use crate::mapping::{Mapping, Words};
+use crate::persistence::tests::client_maps;
 use crate::tables::wide;
 
 /// Buckets of each table.
@@ -51,6 +52,7 @@ fn flow_table_of(buckets: u32) -> Arc<FlowTable> {
             open_servers: words(8),
             sources: words(2 * SOURCES_ROW),
         },
+        clients: client_maps(1),
     };
     let node = Node {
         flow_hash_key: [3, 4],

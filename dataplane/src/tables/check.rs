@@ -251,7 +251,8 @@ fn service(service: &ServiceSpec) -> Result<()> {
             });
         }
     }
-    if ticks(service.idle_timeout).is_none() {
+    let time = service.persistence.time;
+    if ticks(service.idle_timeout).is_none() || time.is_some_and(|time| ticks(time).is_none()) {
         return Err(TablesError::BadTimeout {
             service: service.name.clone(),
         });

@@ -5,11 +5,15 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 use onearm_dataplane_common::maps::{self, Server};
+use onearm_dataplane_common::persistence::Rule;
 
 use super::address::wide;
 use super::check::{self, Result};
 use super::image::{Image, endpoints, entries_of, prefixes};
-use super::{OnServerDown, Scheduler, ServerChange, ServerId, ServerSpec, ServiceSpec, Tables, TablesError};
+use super::{
+    OnServerDown, Persistence, Scheduler, ServerChange, ServerId, ServerSpec, ServiceSpec, Tables,
+    TablesError,
+};
 use crate::identity::{Identities, IndexSet};
 use crate::next_hops::HopKey;
 use crate::sched_space::{Region, SchedSpace};
@@ -50,6 +54,17 @@ pub(crate) struct ServiceState {
 }
 
 impl ServiceState {
+    /// Which clients are one, and how long they stay.
+    pub(crate) fn rule(&self) -> Rule {
+        let Persistence { time, prefix } = self.spec.persistence;
+        let bits = if self.spec.vip.is_ipv4() { 32 } else { 128 };
+        if self.spec.scheduler != Scheduler::SourceHash {
+            return Rule::default();
+        }
+        let ticks = time.and_then(check::ticks).unwrap_or(0);
+        Rule::new(ticks, prefix.map_or(0, |prefix| u8::saturating_sub(bits, prefix)))
+    }
+
     /// Flags of the server at a position.
     fn flags(&self, at: usize) -> u32 {
         let server = &self.spec.servers[at];

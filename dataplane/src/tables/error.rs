@@ -152,8 +152,8 @@ pub enum TablesError {
         /// Service.
         service: String,
     },
-    /// The time-out is zero or longer than the flow clock runs.
-    #[error("service {service}: idle time-out out of range")]
+    /// The idle time-out or the persistence is zero or longer than the flow clock runs.
+    #[error("service {service}: time-out or persistence out of range")]
     BadTimeout {
         /// Service.
         service: String,

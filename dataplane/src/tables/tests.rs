@@ -6,9 +6,9 @@ use onearm_dataplane_common::maps::{self, ScopedPrefix, ServiceKey};
 use onearm_types::GroupId;
 
 use super::{
-    Compiled, Entry, Hairpin, LimitsSpec, Mode, OnServerDown, OwnedAddress, OwnedKinds, Protocol, Registry,
-    Scheduler, ServerId, ServerNetwork, ServerSpec, ServiceSpec, SnatPoolSpec, SnatRangeSpec, Tables,
-    TablesError, TunnelSpec, compile,
+    Compiled, Entry, Hairpin, LimitsSpec, Mode, OnServerDown, OwnedAddress, OwnedKinds, Persistence,
+    Protocol, Registry, Scheduler, ServerId, ServerNetwork, ServerSpec, ServiceSpec, SnatPoolSpec,
+    SnatRangeSpec, Tables, TablesError, TunnelSpec, compile,
 };
 use crate::identity::Identities;
 use crate::tables::wide;
@@ -52,6 +52,7 @@ fn service(name: &str) -> ServiceSpec {
         mode: Mode::Dnat,
         scheduler: Scheduler::Maglev,
         hairpin: Hairpin::Off,
+        persistence: Persistence::default(),
         group: GroupId::FIRST,
         snat: Vec::new(),
         idle_timeout: Duration::from_mins(15),

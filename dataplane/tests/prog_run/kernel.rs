@@ -234,6 +234,12 @@ impl Engine for Kernel {
         self.fill_array("LIMITS", (0..8).map(|n| (n, Limits::default())));
         self.sources_used |= !setup.limits.is_empty();
         self.fill_array("LIMITS", setup.limits.iter().copied());
+        self.fill_array("PERSISTENCE", (0..8).map(|n| (n, 0u64)));
+        self.fill_array(
+            "PERSISTENCE",
+            setup.persistence.iter().map(|(n, rule)| (*n, rule.0)),
+        );
+        self.fill_array("CLIENT_SERVERS", (0..).zip(setup.client_servers));
         self.fill_trie("CLIENTS", &setup.clients);
         self.fill_array("SCHED", (0u32..).zip(setup.sched.iter().copied()));
         self.fill_array("SERVERS", setup.servers.iter().copied());

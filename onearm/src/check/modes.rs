@@ -96,6 +96,7 @@ fn direct(file: &PairFile, index: usize, service: &ServiceConfig, findings: &mut
             );
         }
     }
+    limits(file, index, service, findings);
     if matches!(service.scheduler, Scheduler::Wrr | Scheduler::Wlc) {
         let message = "connections to servers that answer clients themselves do not survive a change of the Active: only a hash leads both nodes to the same server";
         findings.warn(
@@ -112,6 +113,28 @@ fn direct(file: &PairFile, index: usize, service: &ServiceConfig, findings: &mut
             format!("{path}.mode_for"),
             message,
             "use \"both-nat\" beside \"dsr\" or \"l3-dsr\", or routes by source on the servers",
+        );
+    }
+}
+
+/// Connections are counted where they are remembered, and those of a client where their ends are seen.
+fn limits(file: &PairFile, index: usize, service: &ServiceConfig, findings: &mut Findings) {
+    let path = file.service_path(index);
+    let per_source = format!("{path}.max_per_source");
+    if file.parsed.says(&per_source) && !service.per_packet {
+        let message = "connections of one client cannot be counted where servers answer clients themselves: the pair sees neither whether a server answered nor how a connection ended, and anybody's packets in a client's name would use up its share";
+        let remedy = "remove the key and set the limit on the servers, or use \"both-nat\" or \"dnat\" for all clients";
+        findings.error("direct-limits", per_source, message, remedy);
+    }
+    let connections = format!("{path}.max_connections");
+    if file.parsed.says(&connections) && !service.per_packet && file.parsed.config.limits.dsr_flows == 0 {
+        let message =
+            "counts flows, and limits.dsr_flows = 0 keeps none of servers that answer clients themselves";
+        findings.error(
+            "direct-limits",
+            connections,
+            message,
+            "write a greater limits.dsr_flows, or remove the key",
         );
     }
 }

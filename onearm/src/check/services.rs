@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 
 use super::findings::Findings;
-use crate::config::{Hairpin, Mode, PairFile, PortRange, Protocol, ServiceConfig};
+use crate::config::{Hairpin, Mode, PairFile, PortRange, Protocol, Scheduler, ServiceConfig};
 
 pub(super) fn judge(file: &PairFile, findings: &mut Findings) {
     let pair = &file.parsed.config;
@@ -51,6 +51,7 @@ pub(super) fn judge(file: &PairFile, findings: &mut Findings) {
             findings.warn("no-effect", format!("{path}.snat"), message, "remove the key");
         }
         datagrams(file, index, service, findings);
+        source_hash(file, index, service, findings);
         if service.protocol == Protocol::Udp && file.parsed.says(&format!("{path}.mss_clamp")) {
             let message = "has no effect: UDP has no segments";
             findings.warn(
@@ -92,6 +93,36 @@ fn datagrams(file: &PairFile, index: usize, service: &ServiceConfig, findings: &
                 "remove the key, or write udp = \"flow\"",
             );
         }
+    }
+}
+
+/// `persistence` and `source_prefix`.
+fn source_hash(file: &PairFile, index: usize, service: &ServiceConfig, findings: &mut Findings) {
+    let path = file.service_path(index);
+    let field = format!("{path}.persistence");
+    if service.scheduler != Scheduler::SourceHash {
+        if file.parsed.says(&field) {
+            let message =
+                "clients stay with their server where they are led there by a hash of their address";
+            findings.error("persistence", field, message, "write scheduler = \"source-hash\"");
+        }
+        let field = format!("{path}.source_prefix");
+        if file.parsed.says(&field) {
+            let message = "has no effect: only source-hash looks at addresses alone";
+            findings.warn("no-effect", field, message, "remove the key");
+        }
+        return;
+    }
+    if service.persistence.is_none() {
+        return;
+    }
+    if service.per_packet {
+        let message = "clients are known by their flows, and udp = \"packet\" keeps none";
+        let remedy = "remove the key, or write udp = \"flow\"";
+        findings.error("persistence", field, message, remedy);
+    } else if service.is_direct() && file.parsed.config.limits.dsr_flows == 0 {
+        let message = "clients are known by their flows, and limits.dsr_flows = 0 keeps none of servers that answer clients themselves";
+        findings.error("persistence", field, message, "write a greater limits.dsr_flows");
     }
 }
 

@@ -68,6 +68,15 @@ pub(super) fn judge(file: &PairFile, findings: &mut Findings) {
         let message = "has no effect: the pair owns no IPv6 address";
         findings.warn("no-effect", "limits.max_flows6", message, "remove the key");
     }
+    if file.parsed.says("limits.persistent_clients") && pair.persistent_clients() == 0 {
+        let message = "has no effect: no service has persistence";
+        findings.warn(
+            "no-effect",
+            "limits.persistent_clients",
+            message,
+            "remove the key",
+        );
+    }
     let (four, six) = pair.flow_room();
     let most = four.max(six);
     if pair.limits.half_open > most && most > 0 {

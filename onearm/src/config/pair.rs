@@ -51,6 +51,15 @@ impl PairConfig {
         )
     }
 
+    /// Clients there must be room for to stay with their server; 0 where no service asks for it.
+    pub fn persistent_clients(&self) -> u32 {
+        if self.services.iter().any(|service| service.persistence.is_some()) {
+            self.limits.persistent_clients
+        } else {
+            0
+        }
+    }
+
     /// The legs this file names.
     pub fn named_legs(&self) -> NamedLegs<'_> {
         let vips = self.services.iter().rev();
@@ -158,6 +167,8 @@ pub struct Limits {
     pub half_open: u32,
     /// Affinities of `dsr` and `l3-dsr` beside them, 0 to the greater of the two; 0 = none is kept.
     pub dsr_flows: u32,
+    /// Clients that may stay with their server, 1,024–1,000,000. See [`PairConfig::persistent_clients`].
+    pub persistent_clients: u32,
 }
 
 /// One `[[gateway]]`.
@@ -198,6 +209,12 @@ pub struct ServiceConfig {
     pub hairpin: Hairpin,
     /// How a server is chosen.
     pub scheduler: Scheduler,
+    /// How long after its last connection a client stays with its server, 30 s to 7 days; `None` = it follows its hash.
+    /// [`Scheduler::SourceHash`] only.
+    pub persistence: Option<Duration>,
+    /// Length of the prefix that addresses of one client have in common; `None` = the whole address.
+    /// [`Scheduler::SourceHash`] only.
+    pub source_prefix: Option<u8>,
     /// SNAT sources; the VIP where the file says nothing.
     pub snat: Vec<SnatSource>,
     /// Established flows end after so long without packets, 1 s to 7 days.

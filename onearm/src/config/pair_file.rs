@@ -32,7 +32,13 @@ pub(super) const HA: Keys = Keys {
     ],
 };
 pub(super) const LIMITS: Keys = Keys {
-    known: &["max_flows", "max_flows6", "half_open", "dsr_flows"],
+    known: &[
+        "max_flows",
+        "max_flows6",
+        "half_open",
+        "dsr_flows",
+        "persistent_clients",
+    ],
     later: &[],
 };
 pub(super) const GATEWAY: Keys = Keys {
@@ -48,6 +54,7 @@ const DEFAULT_LIMITS: Limits = Limits {
     max_flows6: 1_000_000,
     half_open: 65_536,
     dsr_flows: 0,
+    persistent_clients: 65_536,
 };
 /// Where servers answer clients themselves, there is room for one affinity beside so many flows.
 const FLOWS_PER_AFFINITY: u32 = 4;
@@ -268,10 +275,17 @@ fn table_sizes(walk: &mut Walk<'_>, field: &Field<'_>) -> Option<(Limits, Option
     let dsr_flows = walk.may(&table, "dsr_flows", |walk, field| {
         u32::try_from(walk.integer(field, limits::DSR_FLOWS)?).ok()
     });
+    let persistent_clients = walk.or(
+        &table,
+        "persistent_clients",
+        DEFAULT_LIMITS.persistent_clients,
+        |walk, field| u32::try_from(walk.integer(field, limits::PERSISTENT_CLIENTS)?).ok(),
+    );
     let limits = Limits {
         max_flows,
         max_flows6,
         half_open,
+        persistent_clients,
         ..DEFAULT_LIMITS
     };
     Some((limits, dsr_flows))

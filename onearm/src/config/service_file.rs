@@ -27,6 +27,8 @@ pub(super) const SERVICE: Keys = Keys {
         "tunnel_sources",
         "hairpin",
         "scheduler",
+        "persistence",
+        "source_prefix",
         "snat",
         "snat_ports",
         "idle_timeout",
@@ -90,6 +92,17 @@ pub(super) fn service(walk: &mut Walk<'_>, field: &Field<'_>) -> Option<(Service
     let scheduler = walk.or(&table, "scheduler", Scheduler::Maglev, |walk, field| {
         walk.choice(field, &schedulers, &[])
     });
+    let persistence = walk.may(&table, "persistence", |walk, field| {
+        walk.duration(field, limits::PERSISTENCE)
+    });
+    let most_bits = if vip.is_some_and(|vip| vip.is_ipv4()) {
+        32
+    } else {
+        128
+    };
+    let source_prefix = walk.may(&table, "source_prefix", |walk, field| {
+        u8::try_from(walk.integer(field, 1..=most_bits)?).ok()
+    });
     let default_range = PortRange::new(DEFAULT_SNAT_PORTS.0, DEFAULT_SNAT_PORTS.1).expect("a range");
     let ports_of_all = walk.or(&table, "snat_ports", default_range, |walk, field| {
         let range = walk.port_range(field)?;
@@ -136,6 +149,8 @@ pub(super) fn service(walk: &mut Walk<'_>, field: &Field<'_>) -> Option<(Service
         tunnel,
         hairpin,
         scheduler,
+        persistence,
+        source_prefix,
         snat,
         idle_timeout,
         mss_clamp,

@@ -147,6 +147,7 @@ async fn serve(options: &Options, loaded: Loaded) -> anyhow::Result<()> {
             max_flows6,
             half_open: loaded.pair.limits.half_open,
             dsr_flows: loaded.pair.limits.dsr_flows,
+            persistent_clients: loaded.pair.persistent_clients(),
         },
         node: loaded.node.id,
         pair_key: pair_key(&loaded.pair),

@@ -26,7 +26,7 @@ macro_rules! layout {
 #[test]
 fn map_types_have_the_layout_both_sides_rely_on() {
     layout!(Node, 80, 8, [flow_hash_key: 0, pair_hash_key: 16, flow_bucket_mask: 32, flow6_bucket_mask: 36,
-        half_open_budget: 40, relay_to_peer: 44, half_open_ticks: 48, closing_ticks: 52, dsr_ways: 56, _pad: 60,
+        half_open_budget: 40, relay_to_peer: 44, half_open_ticks: 48, closing_ticks: 52, dsr_ways: 56, client_bucket_mask: 60,
         incarnation_base: 64, snat_shift: 72]);
     layout!(crate::decap::Settings, 4, 2, [gue_port: 0, listed_only: 2]);
     layout!(LegKey, 8, 4, [ifindex: 0, vlan: 4, _pad: 6]);
@@ -54,6 +54,7 @@ fn map_types_have_the_layout_both_sides_rely_on() {
     layout!(Bench, 144, 8, [template: 0, flows: 64, sequential: 72, next: 80, base: 88, len: 92,
         vary_destination: 96, ip_sum: 100, tcp_sum: 104, datagrams: 108,
         blind: 112, blind_sum: 116, count: 120, pace: 128, due: 136]);
+    layout!(crate::persistence::Bucket, 128, 64, [clients: 0, values: 64]);
     layout!(Meter, 8, 8, [empty_at: 0]);
     layout!(Event, 48, 8, [kind: 0, leg: 4, addr: 8, detail: 24, mac: 28, _pad: 34, time: 40]);
 }

@@ -17,6 +17,7 @@ mod legs;
 mod limits;
 mod mss;
 mod nd;
+mod persistence;
 mod rare;
 mod refusal;
 mod reopen;
@@ -110,6 +111,7 @@ fn run_family<E: Engine>(engine: &mut E, v6: bool) -> HashSet<&'static str> {
         joined::cases(),
         limits::cases(),
         mss::cases(),
+        persistence::cases(),
         rare::cases(),
         refusal::cases(),
         reopen::cases(),

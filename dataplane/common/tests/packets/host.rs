@@ -26,6 +26,7 @@ use onearm_dataplane_common::{
     mss::mss,
     nd::nd,
     packet::Packet,
+    persistence::{self, Rule},
     phase::Phase,
     receive::{lookup, receive, receive6, walk_extensions},
     refusal::{METERS, Meter, Rate},
@@ -571,6 +572,15 @@ impl Tables for Host {
     }
     fn add_source(&self, slot: u32, n: u64) {
         self.add_to(Counted::Source(slot), n);
+    }
+    fn persistence(&self, stats: u32) -> Rule {
+        of(&self.setup.persistence, &stats).unwrap_or_default()
+    }
+    fn client_servers(&self, bucket: u32) -> Option<*const persistence::Bucket> {
+        self.setup
+            .client_servers
+            .get(bucket as usize)
+            .map(std::ptr::from_ref)
     }
     fn event_due(&self, slot: u32, now: u64) -> bool {
         let mut pace = self.pace.borrow_mut();

@@ -6,6 +6,7 @@ use onearm_dataplane_common::maps::{
     ScopedPrefix, Server, Service, ServiceKey, SnatPool, SnatRange, Tunnel, hairpin, mode, owned, proto,
     scheduler, server,
 };
+use onearm_dataplane_common::persistence::{Bucket, Noted, Rule, bucket, fingerprint};
 
 /// The loopback interface, which test runs arrive by.
 pub const IFINDEX: u32 = 1;
@@ -34,6 +35,9 @@ pub const S5: &str = "172.16.77.20";
 /// First and last port of this node's half.
 pub const HALF: (u16, u16) = (32_768, 49_151);
 
+/// Buckets of `CLIENT_SERVERS`.
+pub const CLIENT_BUCKETS: u32 = 4;
+
 /// Contents of the maps. Prefix lengths as in the tries.
 #[derive(Clone, Debug, Default)]
 pub struct Setup {
@@ -44,6 +48,8 @@ pub struct Setup {
     pub services: Vec<(u32, ServiceKey, u32)>,
     pub service: Vec<(u32, Service)>,
     pub limits: Vec<(u32, Limits)>,
+    pub persistence: Vec<(u32, Rule)>,
+    pub client_servers: [Bucket; CLIENT_BUCKETS as usize],
     pub clients: Vec<(u32, ScopedPrefix, u32)>,
     pub sched: Vec<u64>,
     pub servers: Vec<(u32, Server)>,
@@ -200,7 +206,7 @@ impl Setup {
                 half_open_ticks: 75,
                 closing_ticks: 450,
                 dsr_ways: 4,
-                _pad: 0,
+                client_bucket_mask: CLIENT_BUCKETS - 1,
                 incarnation_base: 1 << 56 | 7 << 40,
                 snat_shift: 0,
             },
@@ -337,6 +343,32 @@ impl Setup {
                 });
             }
         }
+        self
+    }
+
+    /// Clients of a service stay by a rule.
+    pub fn persistent(mut self, service: u32, rule: Rule) -> Self {
+        self.persistence.push((service, rule));
+        self
+    }
+
+    /// A client of a service was last seen at a server in a tick.
+    pub fn noted(mut self, service: u32, client: &str, noted: Noted) -> Self {
+        let rule = self
+            .persistence
+            .iter()
+            .find(|(of, _)| *of == service)
+            .expect("a rule")
+            .1;
+        let who = fingerprint(self.node.flow_hash_key, service, rule.network(raw(ip(client))));
+        let bucket = &mut self.client_servers[bucket(who, CLIENT_BUCKETS - 1) as usize];
+        let way = bucket
+            .clients
+            .iter()
+            .position(|way| *way == 0)
+            .expect("a free way");
+        bucket.values[way] = noted.word();
+        bucket.clients[way] = who;
         self
     }
 

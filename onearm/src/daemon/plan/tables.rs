@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 use onearm_dataplane::{
-    Hairpin, LimitsSpec, OnServerDown, OwnedAddress, OwnedKinds, Protocol, Scheduler, ServerId,
+    Hairpin, LimitsSpec, OnServerDown, OwnedAddress, OwnedKinds, Persistence, Protocol, Scheduler, ServerId,
     ServerNetwork, ServerSpec, ServiceSpec, SnatPoolSpec, SnatRangeSpec, Tables, TunnelSpec,
 };
 use onearm_types::{GroupId, NodeId};
@@ -114,6 +114,10 @@ fn service(node: NodeId, service: &ServiceConfig, is_up: impl Fn(usize) -> bool)
             config::Scheduler::Wrr => Scheduler::Wrr,
             config::Scheduler::Wlc => Scheduler::Wlc,
             config::Scheduler::SourceHash => Scheduler::SourceHash,
+        },
+        persistence: Persistence {
+            time: service.persistence,
+            prefix: service.source_prefix,
         },
         hairpin: match &service.hairpin {
             config::Hairpin::Auto => Hairpin::Auto,

@@ -46,7 +46,7 @@ pub struct Config {
     /// Kernel interface the own addresses are on (of a VLAN leg: the VLAN device).
     pub ifname: String,
     /// Kernel interfaces of the other legs on which owned addresses are announced; at most [`MAX_OTHER_LEGS`]. No advert
-    /// travels there.
+    /// travels there; while one of them cannot be used, adverts are of priority [`Priority::IMPAIRED`] at most.
     pub other_legs: Vec<String>,
     /// Virtual router id.
     pub vrid: Vrid,

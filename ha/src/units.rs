@@ -77,6 +77,9 @@ impl Priority {
     /// The sender asks whether anybody owns the addresses: the lowest priority there is, so that it displaces no
     /// owner and every owner answers it at once (RFC 9568 §6.4.3).
     pub const CLAIM: Self = Self(1);
+    /// The sender has lost a leg beside that of the adverts: it owns only while nobody better does. Lower than what a node
+    /// is configured with, above [`Self::CLAIM`].
+    pub const IMPAIRED: Self = Self(2);
     /// The sender owns the addresses on its interface (RFC 9568 §5.2.4). Received only; onearm never is one.
     pub const OWNER: Self = Self(255);
 

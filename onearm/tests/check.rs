@@ -253,6 +253,36 @@ fn two_nodes_that_could_not_be_a_pair_are_refused() {
 }
 
 #[test]
+fn nodes_whose_adverts_go_over_other_families_are_refused() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("../etc/examples");
+    let read = |name: &str| std::fs::read_to_string(examples.join(name)).expect("readable");
+    let six = |text: String, address: &str| {
+        text.replacen("peer = {", &format!("peer = {{ address6 = \"{address}\","), 1)
+    };
+    let (one, two) = (six(read("node-lb1.toml"), "fe80::3"), read("node-lb2.toml"));
+    let both = six(two.clone(), "fe80::2");
+    std::fs::write(directory.path().join("pair.toml"), read("pair.toml")).expect("written");
+    std::fs::write(directory.path().join("a.toml"), one).expect("written");
+    let judged = |text: &str| {
+        std::fs::write(directory.path().join("b.toml"), text).expect("written");
+        let args = [
+            "check",
+            "--node",
+            "a.toml",
+            "--node",
+            "b.toml",
+            "--pair",
+            "pair.toml",
+        ];
+        transcript(&onearm(directory.path(), &args))
+    };
+    let says = "adverts over IPv4 here, over IPv4 and IPv6 in a.toml";
+    assert!(judged(&two).contains(says), "{}", judged(&two));
+    assert!(judged(&both).ends_with("exit 0\n"), "{}", judged(&both));
+}
+
+#[test]
 fn the_json_report_says_the_same() {
     let directory = cases().join("b154-snat-overlap");
     let args = [

@@ -138,6 +138,7 @@ impl<S: LeaseSink> Driver<S> {
         self.take_orders(now);
         if let Some(router) = &mut self.router {
             self.news |= router.look_at_leg(now, &mut self.counters);
+            self.news |= router.look_at_others(now);
             router.read(now, &mut self.counters);
             match self.watch.look(now) {
                 Verdict::FellSilent => router.election.handle(now, Input::MainFellSilent),
@@ -242,7 +243,11 @@ impl<S: LeaseSink> Driver<S> {
         self.news = true;
         self.watch.allow(config.main_silence_nanos());
         match &mut self.router {
-            Some(router) if router.config.same_router(&config) => router.reconfigure(now, config),
+            Some(router) if router.config.same_router(&config) => {
+                if let Err(error) = router.reconfigure(now, config) {
+                    self.tell(&ToMain::ConfigRefused(vec![error.to_string()]));
+                }
+            }
             Some(_) | None => {
                 // Another router or leg: give up the old one in order first.
                 self.tell_election(now, Input::StopOrdered);
@@ -307,6 +312,9 @@ impl<S: LeaseSink> Driver<S> {
             driver_counters: self.counters,
             mac: router.and_then(Router::mac),
             leg_fault: router.and_then(Router::leg_fault),
+            other_faults: router
+                .map(|router| router.other_faults.clone())
+                .unwrap_or_default(),
             peer_mac: router.and_then(|router| router.peer_mac),
             owned: router.map_or(self.owned.len(), |router| router.announcer.owned()),
             grants: self.grants,

@@ -36,6 +36,8 @@ pub(super) struct Router {
     view: Result<LegView, LegFault>,
     sockets: Option<LegSockets>,
     others: Vec<OtherLeg>,
+    /// Faults of the other legs, by interface.
+    pub(super) other_faults: Vec<(String, LegFault)>,
     /// The leg's Ethernet address when last read.
     mac: Option<Mac>,
     pub(super) peer_mac: Option<Mac>,
@@ -60,7 +62,8 @@ impl Router {
             leg: Leg::new(&config.ifname, config.addresses())?,
             view: Err(LegFault::Unknown),
             sockets: None,
-            others: others(&config),
+            others: others(&config)?,
+            other_faults: Vec::new(),
             mac: None,
             peer_mac: None,
             neighbour: PeerMac::default(),
@@ -76,13 +79,17 @@ impl Router {
     }
 
     /// Takes over other settings of the same router.
-    pub(super) fn reconfigure(&mut self, now: MonoTime, config: Config) {
+    ///
+    /// # Errors
+    /// [`Error::System`] if another leg cannot be watched; nothing has changed.
+    pub(super) fn reconfigure(&mut self, now: MonoTime, config: Config) -> Result<(), Error> {
+        if self.config.other_legs != config.other_legs {
+            self.others = others(&config)?;
+        }
         self.election.handle(now, Input::Reconfigured(config.election()));
         self.announcer.reconfigure(now, config.announcements());
-        if self.config.other_legs != config.other_legs {
-            self.others = others(&config);
-        }
         self.config = config;
+        Ok(())
     }
 
     pub(super) fn leg_fault(&self) -> Option<LegFault> {
@@ -130,6 +137,26 @@ impl Router {
             }
         }
         changed
+    }
+
+    /// Looks at the other legs and tells the election. Returns whether anything changed.
+    pub(super) fn look_at_others(&mut self, now: MonoTime) -> bool {
+        let faults: Vec<_> = self
+            .others
+            .iter_mut()
+            .filter_map(|other| Some((other.fault(now)?, other.name())))
+            .map(|(fault, name)| (name.to_owned(), fault))
+            .collect();
+        if faults == self.other_faults {
+            return false;
+        }
+        match (self.other_faults.is_empty(), faults.is_empty()) {
+            (true, false) => self.election.handle(now, Input::OtherLegFailed),
+            (false, true) => self.election.handle(now, Input::OtherLegsRecovered),
+            (true, true) | (false, false) => {}
+        }
+        self.other_faults = faults;
+        true
     }
 
     fn open(&mut self, now: MonoTime, view: LegView, counters: &mut DriverCounters) -> Result<(), LegFault> {
@@ -390,7 +417,7 @@ impl Router {
     }
 }
 
-fn others(config: &Config) -> Vec<OtherLeg> {
+fn others(config: &Config) -> Result<Vec<OtherLeg>, Error> {
     config.other_legs.iter().map(|name| OtherLeg::new(name)).collect()
 }
 

@@ -84,6 +84,8 @@ pub struct Election {
     state: State,
     since: MonoTime,
     leg: Result<(), LegFault>,
+    /// A leg beside that of the adverts cannot be used.
+    impaired: bool,
     main_silent: bool,
     stopped: bool,
     send_failing: bool,
@@ -110,6 +112,7 @@ impl Election {
             state: State::Initialize,
             since: now,
             leg: Err(LegFault::Unknown),
+            impaired: false,
             main_silent: false,
             stopped: false,
             send_failing: false,
@@ -135,6 +138,15 @@ impl Election {
         }
     }
 
+    /// Own priority now: that of the settings, at most [`Priority::IMPAIRED`] while another leg has failed.
+    pub fn priority(&self) -> Priority {
+        if self.impaired {
+            self.settings.priority.min(Priority::IMPAIRED)
+        } else {
+            self.settings.priority
+        }
+    }
+
     /// Settings in force.
     pub const fn settings(&self) -> &Settings {
         &self.settings
@@ -153,7 +165,7 @@ impl Election {
             leg_fault: self.leg.err(),
             main_silent: self.main_silent,
             send_failing: self.send_failing,
-            priority: self.settings.priority,
+            priority: self.priority(),
             peer_priority: self.peer_priority,
             peer_heard_at: self.peer_heard_at,
             learned_interval_nanos: self.learned_nanos,
@@ -214,6 +226,17 @@ impl Election {
                 self.leg = Err(fault);
                 self.leave_active();
                 self.enter(now, State::Initialize, Event::LegFailed(fault));
+            }
+            (State::Initialize | State::Standby { .. }, Input::OtherLegFailed) => self.impaired = true,
+            (State::Initialize | State::Standby { .. }, Input::OtherLegsRecovered) => self.impaired = false,
+            // A better Standby is to know at once.
+            (State::Active(tenure), Input::OtherLegFailed) => {
+                self.impaired = true;
+                self.answer(now, tenure);
+            }
+            (State::Active(tenure), Input::OtherLegsRecovered) => {
+                self.impaired = false;
+                self.answer(now, tenure);
             }
             (State::Initialize, Input::AdvertReceived(heard)) => {
                 self.admit(now, &heard);

@@ -30,6 +30,7 @@ enum Op {
         guarded: bool,
     },
     LegFails,
+    OtherLegFails,
     MainHangs,
     HandOver,
     Stop,
@@ -283,6 +284,7 @@ impl Pair {
                 }
             }
             Op::LegFails => {}
+            Op::OtherLegFails => node.orders.push_back(Input::OtherLegFailed),
             Op::MainHangs => node.orders.push_back(Input::MainFellSilent),
             Op::HandOver => node.orders.push_back(Input::HandOverOrdered),
             Op::Stop => node.orders.push_back(Input::StopOrdered),
@@ -292,6 +294,7 @@ impl Pair {
                     .as_ref()
                     .is_none_or(|machine| machine.deadline().is_none());
                 node.orders.push_back(Input::MainSpokeAgain);
+                node.orders.push_back(Input::OtherLegsRecovered);
                 if stopped {
                     self.boot(index, real);
                 }
@@ -370,7 +373,7 @@ fn cuts(scenario: &Scenario, index: usize) -> Vec<(u64, u64)> {
         match op {
             Op::LegFails => since = since.or(Some(*at)),
             Op::Recover => spans.extend(since.take().map(|from| (from, *at))),
-            Op::Kill { .. } | Op::MainHangs | Op::HandOver | Op::Stop => {}
+            Op::Kill { .. } | Op::OtherLegFails | Op::MainHangs | Op::HandOver | Op::Stop => {}
         }
     }
     spans.extend(since.map(|from| (from, run_length(scenario))));
@@ -428,6 +431,7 @@ fn op(guarded: impl Strategy<Value = bool>) -> impl Strategy<Value = Op> {
     prop_oneof![
         1 => guarded.prop_map(|guarded| Op::Kill { guarded }),
         1 => Just(Op::LegFails),
+        1 => Just(Op::OtherLegFails),
         1 => Just(Op::MainHangs),
         1 => Just(Op::HandOver),
         1 => Just(Op::Stop),
@@ -583,6 +587,30 @@ fn b02_an_owner_whose_leg_failed_holds_no_lease_and_returns_as_standby() {
     let pair = played(&scenario, 7_000 * MS);
     assert!(!pair.holds(0, 3_000 * MS + TICK + MS));
     assert!(pair.holds(1, 3_100 * MS) && pair.holds(1, 6_900 * MS));
+    assert_eq!(pair.overlap(), None);
+}
+
+#[test]
+fn an_owner_that_lost_another_leg_is_followed_at_once_and_not_displaced_when_it_is_well_again() {
+    let mut scenario = quiet();
+    scenario.interval = Centiseconds::new(100).unwrap();
+    scenario.ops = vec![(8_000 * MS, 0, Op::OtherLegFails), (10_000 * MS, 0, Op::Recover)];
+    let pair = played(&scenario, 14_000 * MS);
+    let taken = taken_over_at(&pair, 1, 8_000 * MS);
+    assert!(taken <= 8_000 * MS + 3 * TICK + 125 * MS + 155 * MS, "{taken}");
+    assert!(pair.holds(1, 13_900 * MS));
+    assert_eq!(pair.overlap(), None);
+}
+
+#[test]
+fn two_nodes_that_lost_another_leg_have_one_owner() {
+    let mut scenario = quiet();
+    scenario.ops = vec![
+        (3_000 * MS, 0, Op::OtherLegFails),
+        (3_001 * MS, 1, Op::OtherLegFails),
+    ];
+    let pair = played(&scenario, 7_000 * MS);
+    assert!(pair.holds(0, 6_900 * MS) != pair.holds(1, 6_900 * MS));
     assert_eq!(pair.overlap(), None);
 }
 

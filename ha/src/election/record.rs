@@ -55,7 +55,7 @@ pub struct ElectionStatus {
     pub main_silent: bool,
     /// Adverts cannot be sent at the moment.
     pub send_failing: bool,
-    /// Own priority.
+    /// Own priority, lowered while another leg has failed.
     pub priority: Priority,
     /// Priority of the peer's last advert.
     pub peer_priority: Option<Priority>,

@@ -189,6 +189,18 @@ fn every_state_and_input_has_its_answer() {
         ("claiming", "leg failed", Initialize, &[LEG]),
         ("preempting", "leg failed", Initialize, &[LEG]),
         ("active", "leg failed", Initialize, &["clear", "hush", LEG]),
+        ("initialize", "other failed", Initialize, &[]),
+        ("waiting", "other failed", Standby, &[]),
+        ("released", "other failed", Standby, &[]),
+        ("claiming", "other failed", Standby, &[]),
+        ("preempting", "other failed", Standby, &[]),
+        ("active", "other failed", Active, &[]),
+        ("initialize", "others work", Initialize, &[]),
+        ("waiting", "others work", Standby, &[]),
+        ("released", "others work", Standby, &[]),
+        ("claiming", "others work", Standby, &[]),
+        ("preempting", "others work", Standby, &[]),
+        ("active", "others work", Active, &[]),
         ("initialize", "better", Initialize, &[]),
         ("waiting", "better", Standby, &[]),
         ("released", "better", Standby, &[]),
@@ -312,6 +324,8 @@ fn every_state_and_input_has_its_answer() {
         match *input {
             "usable" => bench.give(Input::LegBecameUsable),
             "leg failed" => bench.give(Input::LegFailed(LegFault::Down)),
+            "other failed" => bench.give(Input::OtherLegFailed),
+            "others work" => bench.give(Input::OtherLegsRecovered),
             "better" => bench.advert(PEER, 200),
             "worse" => bench.advert(PEER, 100),
             "claim" => bench.advert(PEER, 1),
@@ -643,7 +657,7 @@ fn b30_a_standby_of_equal_or_higher_priority_stays_standby() {
 fn without_preemption_a_worse_owner_stays() {
     let mut bench = Bench::standby(settings());
     for _ in 0..50 {
-        bench.advert(PEER, 2);
+        bench.advert(PEER, 3);
         bench.pass(INTERVAL);
     }
     assert!(bench.words().is_empty());
@@ -965,4 +979,59 @@ fn inputs_are_serde_values() {
     });
     let line = serde_json::to_string(&input).unwrap();
     assert_eq!(serde_json::from_str::<Input>(&line).unwrap(), input);
+}
+
+#[test]
+fn an_owner_that_loses_another_leg_says_so_at_once_and_owns_until_a_better_node_wants_to() {
+    let mut bench = Bench::active(settings());
+    bench.give(Input::OtherLegFailed);
+    bench.give(Input::DeadlineReached);
+    assert_eq!(bench.words(), ["send Owner 2", "renew"]);
+    assert_eq!(bench.machine.status().priority, Priority::IMPAIRED);
+    bench.pass(10 * INTERVAL);
+    assert_eq!(bench.machine.role(), Role::Active, "nobody else is there");
+    bench.take();
+    // The peer has lost a leg, too, and asks because it did not hear us.
+    bench.advert(PEER, 1);
+    assert_eq!(bench.machine.role(), Role::Active);
+    bench.advert(PEER, 100);
+    assert_eq!(
+        bench.words(),
+        ["clear", "hush", "send Release 0", "standby BetterAdvert"]
+    );
+}
+
+#[test]
+fn a_leg_that_recovers_gives_its_owner_its_priority_back() {
+    let mut bench = Bench::active(settings());
+    bench.give(Input::OtherLegFailed);
+    bench.pass(INTERVAL);
+    bench.take();
+    bench.give(Input::OtherLegsRecovered);
+    bench.pass(INTERVAL / 8);
+    assert!(bench.words().contains(&"send Owner 150".to_owned()));
+}
+
+#[test]
+fn a_standby_with_all_legs_displaces_an_owner_without_and_no_other_unless_it_may_preempt() {
+    let preempts = |bench: &mut Bench, heard: u8| {
+        bench.advert(PEER, heard);
+        bench.give(Input::DeadlineReached);
+        bench.words().iter().any(|word| word.starts_with("send Preempt"))
+    };
+    let mut bench = Bench::standby(settings());
+    assert!(preempts(&mut bench, 2));
+    let mut bench = Bench::standby(settings());
+    assert!(!preempts(&mut bench, 3));
+    let mut bench = Bench::standby(settings());
+    assert!(!preempts(&mut bench, 1), "a claim owns nothing");
+    // Both have lost a leg: nobody moves.
+    for preempt in [false, true] {
+        let mut bench = Bench::standby(Settings {
+            preempt,
+            ..settings()
+        });
+        bench.give(Input::OtherLegFailed);
+        assert!(!preempts(&mut bench, 2) && !preempts(&mut bench, 100));
+    }
 }

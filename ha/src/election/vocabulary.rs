@@ -92,6 +92,10 @@ pub enum Input {
     LegBecameUsable,
     /// The leg lost carrier, address or itself.
     LegFailed(LegFault),
+    /// A leg beside that of the adverts cannot be used: this node serves worse than one with all its legs.
+    OtherLegFailed,
+    /// All legs beside that of the adverts can be used again.
+    OtherLegsRecovered,
     /// A valid advert of this virtual router was received.
     AdvertReceived(HeardAdvert),
     /// An advert was given to the kernel without error, with carrier. `now` is after the send.

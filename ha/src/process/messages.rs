@@ -98,6 +98,8 @@ pub struct HaState {
     pub mac: Option<Mac>,
     /// What is wrong with the leg.
     pub leg_fault: Option<LegFault>,
+    /// What is wrong with other legs, by interface.
+    pub other_faults: Vec<(String, LegFault)>,
     /// The peer's Ethernet address, from its last advert.
     pub peer_mac: Option<Mac>,
     /// Number of owned addresses.

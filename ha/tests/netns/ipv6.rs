@@ -146,6 +146,53 @@ fn b86_equal_priorities_heal_by_the_link_local_address_as_an_unsigned_number() {
     }
 }
 
+/// IPv4's order is B over A, that of the link-local addresses A over B: were each wire judged by its own addresses, both
+/// nodes or neither would give way.
+#[test]
+#[ignore = "needs root"]
+fn equal_priorities_over_both_families_have_one_order_on_both_nodes_and_keep_it() {
+    let lab = Lab::new();
+    let (a6, b6) = ("fe80::2:2", "fe80::2:1");
+    lab.ip("a", &format!("addr add {a6}/64 dev eth0 nodad"));
+    lab.ip("b", &format!("addr add {b6}/64 dev eth0 nodad"));
+    let of = |address| {
+        let mut config = config6(address, 100, true);
+        let (own, peer) = if address == A { (a6, b6) } else { (b6, a6) };
+        let wire = config.ipv6.as_mut().unwrap();
+        wire.address = own.parse().unwrap();
+        wire.peer = peer.parse().unwrap();
+        config.priority = Priority::configured(100).unwrap();
+        config
+    };
+    let a = Node::start(&lab, "a", &of(A));
+    let b = Node::start(&lab, "b", &of(B));
+    a.wait_lease();
+    b.wait_role(Role::Standby);
+    for cut in ["a", "b"] {
+        lab.block(cut);
+        wait_until("cut off, both own", LONG, || a.cell.holds() && b.cell.holds());
+        lab.unblock(cut);
+        let took = wait_until("one owner", LONG, || !a.cell.holds());
+        println!("{cut} cut off: healed after {took} ms");
+        a.wait_role(Role::Standby);
+        let (became, heard) = (
+            |node: &Node| node.state().election_counters.became_active,
+            || a.state().election_counters.adverts_received,
+        );
+        let (before, then) = ([became(&a), became(&b)], heard());
+        a.wait_heard(then + 40);
+        assert!(b.cell.holds() && !a.cell.holds(), "the greater IPv4 address owns");
+        assert_eq!([became(&a), became(&b)], before);
+    }
+    // Each family alone says the same.
+    for family in ["ip", "ip6"] {
+        lab.lose("b", &[family]);
+        a.wait_heard(a.state().election_counters.adverts_received + 20);
+        lab.lose_nothing();
+        assert!(b.cell.holds() && !a.cell.holds(), "{family} lost");
+    }
+}
+
 #[test]
 #[ignore = "needs root"]
 fn b02_a_link_local_address_that_goes_or_is_not_proved_unique_makes_the_leg_unusable() {

@@ -68,6 +68,27 @@ impl Lab {
         self.ip(node, "link set eth0 up");
     }
 
+    /// A second switch, br1: `eth1` of both nodes without addresses, and another host D, which learns from announcements.
+    pub(crate) fn add_inside(&self) {
+        run(&format!("ip netns add {}", self.name("d")));
+        self.ip("sw", "link add br1 type bridge mcast_snooping 0 forward_delay 0");
+        self.ip("sw", "link set br1 up");
+        for (space, interface) in [("a", "eth1"), ("b", "eth1"), ("d", "eth0")] {
+            let inside = self.name(space);
+            self.ip(
+                "sw",
+                &format!("link add i{space} type veth peer name {interface} netns {inside}"),
+            );
+            self.ip("sw", &format!("link set i{space} master br1 up"));
+            self.ip(space, &format!("link set {interface} up"));
+        }
+        self.ip("d", "addr add 10.1.0.101/24 dev eth0");
+        self.run_in(
+            "d",
+            "sysctl -qw net.ipv4.conf.all.arp_accept=1 net.ipv4.conf.eth0.arp_accept=1",
+        );
+    }
+
     pub(crate) fn name(&self, space: &str) -> String {
         format!("{}-{space}", self.prefix)
     }
@@ -102,9 +123,12 @@ impl Lab {
     }
 
     pub(crate) fn mac(&self, node: &str) -> String {
-        self.run_in(node, "cat /sys/class/net/eth0/address")
-            .trim()
-            .to_owned()
+        self.mac_of(node, "eth0")
+    }
+
+    pub(crate) fn mac_of(&self, node: &str, interface: &str) -> String {
+        let text = self.run_in(node, &format!("cat /sys/class/net/{interface}/address"));
+        text.trim().to_owned()
     }
 
     /// The MAC the client has for the VIP.
@@ -114,7 +138,13 @@ impl Lab {
 
     /// The MAC the client has for `address`.
     pub(crate) fn client_has(&self, address: impl Into<IpAddr>) -> Option<String> {
-        let entry = self.client_entry(address);
+        self.known_to("c", address)
+    }
+
+    /// The MAC the host in `space` has for `address`.
+    pub(crate) fn known_to(&self, space: &str, address: impl Into<IpAddr>) -> Option<String> {
+        let address: IpAddr = address.into();
+        let entry = self.run_in(space, &format!("ip neigh show {address} dev eth0"));
         let mut words = entry.split_whitespace();
         words.find(|word| *word == "lladdr")?;
         words.next().map(str::to_owned)
@@ -168,9 +198,10 @@ impl Lab {
 
 impl Drop for Lab {
     fn drop(&mut self) {
-        for space in ["a", "b", "c", "sw"] {
+        for space in ["a", "b", "c", "d", "sw"] {
             Command::new("ip")
                 .args(["netns", "del", &self.name(space)])
+                .stderr(std::process::Stdio::null())
                 .status()
                 .ok();
         }

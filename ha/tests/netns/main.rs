@@ -12,3 +12,4 @@ mod membership;
 mod node;
 mod pair;
 mod process;
+mod two_arms;

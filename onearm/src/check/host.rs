@@ -13,6 +13,8 @@ pub struct HostInterface {
     pub name: String,
     /// Its addresses with their networks.
     pub addresses: Vec<IpNet>,
+    /// Whether its kernel takes IPv6 packets on it (`net.ipv6.conf.NAME.disable_ipv6` is 0).
+    pub ipv6: bool,
 }
 
 /// Compares the files with the machine they are for. Not for the daemon's start: there a missing leg is waited for.
@@ -109,12 +111,43 @@ pub fn lint_host(node: &mut Parsed<NodeConfig>, pair: &mut PairFile, interfaces:
             }
         }
     }
+    without_ipv6(node, file, interfaces, &mut of_node);
     if !node.is_draft() {
         vips(node, file, interfaces, &mut of_pair);
         direct(node, file, interfaces, &mut of_pair);
     }
     of_node.file(node);
     of_pair.file(&mut pair.parsed);
+}
+
+/// Where the kernel has IPv6 switched off no next hop of IPv6 is known, and no solicitation is delivered.
+fn without_ipv6(
+    node: &Parsed<NodeConfig>,
+    file: &PairFile,
+    interfaces: &[HostInterface],
+    findings: &mut Findings,
+) {
+    let pair = &file.parsed.config;
+    let servers = pair.services.iter().flat_map(|service| &service.servers);
+    let mut addresses = pair
+        .owned_addresses()
+        .into_iter()
+        .chain(servers.map(|server| server.address));
+    let peer = node.config.peer.addresses().any(|(_, address)| address.is_ipv6());
+    if !(peer || addresses.any(|address| address.is_ipv6())) {
+        return;
+    }
+    for (index, leg) in node.config.legs.iter().enumerate() {
+        let off = interfaces.iter().any(|i| i.name == leg.interface && !i.ipv6);
+        if off && leg.role.carries_traffic() {
+            findings.warn(
+                "ipv6-disabled",
+                format!("leg[{index}].interface"),
+                "the kernel has IPv6 switched off on it, and the pair serves IPv6",
+                format!("sysctl -w net/ipv6/conf/{}/disable_ipv6=0", leg.interface),
+            );
+        }
+    }
 }
 
 /// A VIP outside the network of its leg is answered, but only those ask who have a route to it over that leg.

@@ -1,3 +1,4 @@
+use super::families;
 use super::findings::Findings;
 use crate::config::{NodeConfig, Parsed};
 
@@ -32,6 +33,15 @@ pub fn lint_nodes(first: &Parsed<NodeConfig>, second: &mut Parsed<NodeConfig>) {
             findings.error("same-peer", key, message, remedy);
         }
     }
+    if families(one) != families(two) {
+        let message = format!(
+            "adverts over {} here, over {} in {other}",
+            families(two).join(" and "),
+            families(one).join(" and ")
+        );
+        let remedy = "name the peer by addresses of the same families in both files: the nodes order themselves by them";
+        findings.error("peer-families", "peer.address", message, remedy);
+    }
     for (index, leg) in two.legs.iter().enumerate() {
         match one.leg(&leg.name) {
             None => {
@@ -64,4 +74,12 @@ pub fn lint_nodes(first: &Parsed<NodeConfig>, second: &mut Parsed<NodeConfig>) {
         findings.error("legs-differ", "leg", message, "both nodes have the same legs");
     }
     findings.file(second);
+}
+
+/// Families the adverts of a node go over, in order.
+fn families(node: &NodeConfig) -> Vec<&'static str> {
+    node.peer
+        .addresses()
+        .map(|(_, address)| families::name(address))
+        .collect()
 }

@@ -16,13 +16,18 @@ fn on_a_machine_with(addresses: &[&str], node: &str, pair: &str) -> Vec<(&'stati
     let interfaces = [("eth0", addresses), ("eth1", second)].map(|(name, addresses)| HostInterface {
         name: name.into(),
         addresses,
+        ipv6: true,
     });
+    on_a_machine(&interfaces, node, pair)
+}
+
+fn on_a_machine(interfaces: &[HostInterface], node: &str, pair: &str) -> Vec<(&'static str, String)> {
     let (mut node, mut pair) = (
         parse_node(Source::new("node.toml", node)),
         parse_pair(Source::new("pair.toml", pair)),
     );
     lint(&mut node, &mut pair);
-    lint_host(&mut node, &mut pair, &interfaces);
+    lint_host(&mut node, &mut pair, interfaces);
     let found = node.diagnostics.into_iter().chain(pair.parsed.diagnostics);
     found.map(|d| (d.rule, d.field)).collect()
 }
@@ -123,6 +128,23 @@ fn a_machine_is_judged_in_the_family_of_what_is_asked_of_it() {
     assert_eq!(on_a_machine_with(&here, &local_peer, both), []);
     let without = on_a_machine_with(&here[..2], &local_peer, both);
     assert_eq!(without, expected("no-address", "leg[0].interface"));
+}
+
+#[test]
+fn a_leg_without_ipv6_is_told_where_the_pair_serves_ipv6_alone() {
+    let both = include_str!("../../../etc/examples/pair-ipv6.toml");
+    let interfaces = ["eth0", "eth1"].map(|name| HostInterface {
+        name: name.into(),
+        addresses: vec!["192.168.100.2/24".parse().unwrap()],
+        ipv6: name != "eth0",
+    });
+    let found = |pair| {
+        let found = on_a_machine(&interfaces, NODE, pair);
+        let told = found.into_iter().filter(|(rule, _)| *rule == "ipv6-disabled");
+        told.map(|(_, field)| field).collect::<Vec<_>>()
+    };
+    assert_eq!(found(both), ["leg[0].interface"]);
+    assert!(found(PAIR).is_empty());
 }
 
 #[test]

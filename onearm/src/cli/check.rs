@@ -171,6 +171,7 @@ fn interfaces() -> Result<Vec<HostInterface>, Failure> {
                 interfaces.push(HostInterface {
                     name: entry.interface_name.clone(),
                     addresses: Vec::new(),
+                    ipv6: has_ipv6(&entry.interface_name),
                 });
                 interfaces.len() - 1
             });
@@ -185,4 +186,12 @@ fn interfaces() -> Result<Vec<HostInterface>, Failure> {
         interfaces[at].addresses.extend(net);
     }
     Ok(interfaces)
+}
+
+/// A kernel without IPv6 has no such file.
+fn has_ipv6(interface: &str) -> bool {
+    let key = Path::new("/proc/sys/net/ipv6/conf")
+        .join(interface)
+        .join("disable_ipv6");
+    std::fs::read_to_string(key).is_ok_and(|value| value.trim() == "0")
 }

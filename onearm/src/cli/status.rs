@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use super::Daemon;
 use super::exit::{Exit, Failure};
 use super::output::{self, grouped, span};
-use crate::control::{NodeState, Status};
+use crate::control::{LegStatus, NodeState, Status};
 
 pub(super) fn run(args: &Daemon) -> Result<Exit, Failure> {
     let status = args.connect()?.status()?;
@@ -107,7 +107,7 @@ pub(super) fn show(status: &Status) -> String {
             &*leg.role,
             &*leg.mode,
             if leg.carrier { "up" } else { "DOWN" },
-            &leg.address.map_or("-".to_owned(), |address| address.to_string()),
+            &addresses(leg),
             leg.mac.as_deref().unwrap_or("-"),
         ]);
     }
@@ -124,6 +124,15 @@ pub(super) fn show(status: &Status) -> String {
         text.push_str(&output::paragraph("! ", warning));
     }
     text
+}
+
+/// One below the other.
+fn addresses(leg: &LegStatus) -> String {
+    if leg.addresses.is_empty() {
+        return "-".to_owned();
+    }
+    let texts: Vec<String> = leg.addresses.iter().map(ToString::to_string).collect();
+    texts.join("\n")
 }
 
 fn lease(status: &Status) -> String {

@@ -42,7 +42,10 @@ fn status_of_an_active() -> Status {
             mode: "generic".into(),
             reason: "generic: the driver has no native XDP; about twice the cost per packet".into(),
             mac: Some("02:00:00:00:00:02".into()),
-            address: Some(IpAddr::from([192, 168, 100, 2])),
+            addresses: vec![
+                IpAddr::from([192, 168, 100, 2]),
+                "2001:db8:100::2".parse().expect("an address"),
+            ],
             carrier: true,
         }],
         config: ConfigStatus {
@@ -168,8 +171,9 @@ election   vrid 51, priority 150, adverts every 100 ms, auth none, real-time
 pair.toml  0123456789ab, the peer's is not known
 flows      123,456 of 1,000,000, half-open 12 of 65,536; maps 301 MB
 
-LEG  INTERFACE      ROLE     ATTACHED  LINK  ADDRESS        MAC
-lan  enp65s0f1.100  service  generic   up    192.168.100.2  02:00:00:00:00:02
+LEG  INTERFACE      ROLE     ATTACHED  LINK  ADDRESS          MAC
+lan  enp65s0f1.100  service  generic   up    192.168.100.2    02:00:00:00:00:02
+                                             2001:db8:100::2
 lan: generic: the driver has no native XDP; about twice the cost per packet
 
 protocol

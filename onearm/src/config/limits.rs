@@ -51,7 +51,7 @@ pub const VRID: RangeInclusive<u64> = 1..=255;
 pub const ADVERT_INTERVAL: RangeInclusive<Duration> =
     Duration::from_millis(10)..=Duration::from_millis(40_950);
 /// `ha.announce_rate`, announcements per second.
-pub const ANNOUNCE_RATE: RangeInclusive<u64> = 1..=100_000;
+pub const ANNOUNCE_RATE: RangeInclusive<u64> = 1..=onearm_ha::announce::Settings::MOST_RATE as u64;
 /// `ha.announce_refresh`.
 pub const ANNOUNCE_REFRESH: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_hours(24);
 /// `limits.max_flows`.

@@ -123,8 +123,8 @@ pub struct LegStatus {
     pub reason: String,
     /// MAC, `aa:bb:cc:dd:ee:ff`; `None` = the interface is missing.
     pub mac: Option<String>,
-    /// The node's own first address on it.
-    pub address: Option<IpAddr>,
+    /// The node's own first address on it of IPv4, of IPv6, and of its link alone.
+    pub addresses: Vec<IpAddr>,
     /// Link present.
     pub carrier: bool,
 }

@@ -1,9 +1,11 @@
-//! The two main processes tell each other which configuration they run: one small UDP datagram a second between the
-//! nodes' own addresses on the leg.
+//! The two main processes tell each other which configuration they run, and the MACs of their legs: one UDP datagram a
+//! second between the nodes' own addresses on the leg of the adverts.
 //!
-//! Unauthenticated, and nothing but a warning in status depends on it: a stranger who forges one can make an operator
-//! compare two files. It goes when the authenticated stream between the nodes exists.
+//! Unauthenticated, as adverts are: a stranger who forges one can make an operator compare two files, and have what a
+//! Standby receives by mistake on another leg relayed to a MAC of its own. It goes when the authenticated stream between
+//! the nodes exists.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -21,7 +23,7 @@ const PERIOD: Duration = Duration::from_secs(1);
 /// A peer that was silent for so long is unknown again.
 const FORGET_AFTER: Duration = Duration::from_secs(5);
 /// Longest datagram in bytes; a longer one is cut by the kernel and then does not parse.
-const MAX_LEN: usize = 1_024;
+const MAX_LEN: usize = 8_192;
 
 /// Longest text in a hello, bytes: a digest.
 const MAX_TEXT: usize = 64;
@@ -39,6 +41,9 @@ pub(crate) struct Hello {
     pub(crate) version: String,
     /// Digest of the pair's configuration, hexadecimal.
     pub(crate) digest: String,
+    /// MACs of the legs that carry traffic, by name.
+    #[serde(default)]
+    pub(crate) legs: BTreeMap<String, [u8; 6]>,
 }
 
 /// Format of [`Hello`].
@@ -49,10 +54,9 @@ pub(crate) const FORMAT: u32 = 1;
 pub(crate) async fn exchange(
     own: SocketAddr,
     peer: SocketAddr,
-    hello: Hello,
+    hello: watch::Receiver<Hello>,
     heard: watch::Sender<Option<Hello>>,
 ) {
-    let datagram = serde_json::to_vec(&hello).expect("a struct of strings is JSON");
     let mut tick = interval(PERIOD);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut socket = None;
@@ -68,6 +72,7 @@ pub(crate) async fn exchange(
         // Cancel-safe: a tick is not lost when the other branch ends first, and `recv_from` takes a datagram or nothing.
         tokio::select! {
             _ = tick.tick() => {
+                let datagram = serde_json::to_vec(&*hello.borrow()).expect("strings and numbers are JSON");
                 if let Some(s) = &socket
                     && let Err(error) = s.send_to(&datagram, peer).await
                 {
@@ -107,7 +112,7 @@ fn accept(datagram: &[u8], from: SocketAddr, peer: IpAddr) -> Option<Hello> {
     let from_peer = from.ip() == peer;
     serde_json::from_slice::<Hello>(datagram)
         .ok()
-        .filter(|h| from_peer && h.format == FORMAT && h.is_printable())
+        .filter(|h| from_peer && h.format == FORMAT && h.is_printable() && h.has_hosts())
 }
 
 impl Hello {
@@ -117,11 +122,16 @@ impl Hello {
             .into_iter()
             .all(|text| text.len() <= MAX_TEXT && text.bytes().all(|byte| byte.is_ascii_graphic()))
     }
+
+    /// Its MACs are neither groups nor nothing.
+    fn has_hosts(&self) -> bool {
+        self.legs.values().all(|mac| mac[0] & 1 == 0 && *mac != [0; 6])
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{FORMAT, Hello, accept};
+    use super::{FORMAT, Hello, MAX_LEN, accept};
     use onearm_types::NodeId;
 
     #[test]
@@ -133,6 +143,7 @@ mod tests {
             id: NodeId::new(2).unwrap(),
             version: "0.1.0".into(),
             digest: "ab".into(),
+            legs: [("lan".to_owned(), [2, 0, 0, 0, 3, 2])].into(),
         };
         let bytes = serde_json::to_vec(&hello).unwrap();
         let from = |ip: &str| format!("{ip}:8470").parse().unwrap();
@@ -150,6 +161,17 @@ mod tests {
             .unwrap();
             assert_eq!(accept(&forged, from("192.168.100.3"), peer), None, "{name:?}");
         }
+        for mac in [[0; 6], [1, 0, 0x5e, 0, 0, 18], [0xff; 6]] {
+            let mut forged = hello.clone();
+            forged.legs.insert("wan".to_owned(), mac);
+            let forged = serde_json::to_vec(&forged).unwrap();
+            assert_eq!(accept(&forged, from("192.168.100.3"), peer), None, "{mac:?}");
+        }
+        // The longest there is: 64 legs with names of 63 characters.
+        let mut longest = hello.clone();
+        longest.legs = (0..64).map(|n| (format!("{n:063}"), [0xfe; 6])).collect();
+        let longest = serde_json::to_vec(&longest).unwrap();
+        assert!(longest.len() <= MAX_LEN, "{}", longest.len());
         let newer = serde_json::to_vec(&Hello {
             format: FORMAT + 1,
             ..hello

@@ -239,7 +239,7 @@ impl Legs {
                 .to_owned(),
             reason,
             mac: link.and_then(|l| l.mac).map(|mac| mac.to_string()),
-            address: seen.and_then(plan::address),
+            addresses: seen.map(plan::addresses).unwrap_or_default(),
             carrier: link.is_some_and(|l| l.carrier),
         }
     }

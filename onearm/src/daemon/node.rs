@@ -4,6 +4,7 @@
 //! programs, then tables, then next hops. Every input only says that something may have changed; a pass that failed
 //! half-way is made again after [`RETRY`], so no failure needs a way of its own.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -38,7 +39,7 @@ pub(crate) struct Ownership {
     pub(crate) epoch: u64,
     /// The peer is heard as the Active.
     pub(crate) peer_is_active: bool,
-    /// The peer's MAC on the leg.
+    /// The peer's MAC on the leg of the adverts.
     pub(crate) peer_mac: Option<[u8; 6]>,
 }
 
@@ -60,6 +61,8 @@ pub(crate) struct Node {
     pub(crate) health: Health,
     /// The election's word.
     pub(crate) ownership: Ownership,
+    /// The peer's MACs as it says, by leg.
+    pub(crate) peer_legs: BTreeMap<String, [u8; 6]>,
     /// Legs and their programs.
     pub(crate) legs: Legs,
     /// Hosts that packets needed.
@@ -114,6 +117,7 @@ impl Node {
             picture,
             health,
             ownership,
+            peer_legs: BTreeMap::new(),
             legs,
             guests,
             done,
@@ -231,7 +235,11 @@ impl Node {
             ..
         } = self.ownership;
         let peer = self.loaded.node.peer.address;
+        let election = plan::election_leg(&loaded.node, picture);
         let legs = plan::legs(configured, picture, |leg| {
+            if election.is_none_or(|election| election.name != leg.name) {
+                return self.peer_legs.get(&leg.name).copied();
+            }
             let known = plan::neighbour_mac(leg, picture, peer);
             if peer_is_active {
                 told.or(known)

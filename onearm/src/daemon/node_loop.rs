@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use onearm_dataplane::{Event as Seen, EventStream, LeaseCell, Timed};
+use onearm_ha::election::LegFault;
 use onearm_ha::membership::{self, KnownProtocol, Memberships};
 use onearm_netcfg::Event as KernelEvent;
 use sd_notify::NotifyState;
@@ -48,7 +49,7 @@ struct Running {
     ha: Option<(HaLink, mpsc::Receiver<News>)>,
     /// The HA process may be started (again) from then on.
     ha_from: Instant,
-    hello: Hello,
+    hello: watch::Sender<Hello>,
     /// From an address of this node.
     hellos: Option<(SocketAddr, tokio::task::JoinHandle<()>)>,
     heard: watch::Sender<Option<Hello>>,
@@ -56,6 +57,8 @@ struct Running {
     /// Programs were attached or went since the HA process was given the links.
     links_due: bool,
     terms: u64,
+    /// Faults of legs beside that of the adverts, by interface.
+    other_faults: Vec<(String, LegFault)>,
 }
 
 /// Runs until SIGTERM or SIGINT, then stops in order: ownership first, programs next, borrowed settings last.
@@ -89,12 +92,13 @@ pub(crate) async fn run(
         known_protocol: None,
         ha: None,
         ha_from: Instant::now(),
-        hello,
+        hello: watch::Sender::new(hello),
         hellos: None,
         heard,
         again_at: None,
         links_due: false,
         terms: 0,
+        other_faults: Vec::new(),
     };
     running.settle().await;
     tell_systemd(NotifyState::Ready);
@@ -130,7 +134,7 @@ pub(crate) async fn run(
             },
             Ok(()) = hellos.changed() => {
                 let hello = hellos.borrow_and_update().clone();
-                running.hello(hello);
+                running.hello(hello).await;
             }
             () = at(running.again_at) => {
                 running.again_at = None;
@@ -268,6 +272,12 @@ impl Running {
     fn keep_hellos(&mut self) {
         let picture = self.node.picture.borrow();
         let node = &self.node.loaded.node;
+        let macs = plan::leg_macs(&node.legs, &picture);
+        self.hello.send_if_modified(|hello| {
+            let new = hello.legs != macs;
+            hello.legs = macs;
+            new
+        });
         let ends = plan::election_leg(node, &picture).and_then(|leg| {
             // The address the peer has in its file, whatever others the leg has.
             let own = plan::own_address(node, leg, &picture)?;
@@ -281,12 +291,19 @@ impl Running {
             }
             exchange.abort();
         }
-        let exchange = hello::exchange(own, peer, self.hello.clone(), self.heard.clone());
+        let exchange = hello::exchange(own, peer, self.hello.subscribe(), self.heard.clone());
         self.hellos = Some((own, tokio::spawn(exchange)));
     }
 
-    fn hello(&self, hello: Option<Hello>) {
-        let differs = |hello: &Hello| hello.digest != self.hello.digest;
+    async fn hello(&mut self, hello: Option<Hello>) {
+        if let Some(hello) = &hello
+            && self.node.peer_legs != hello.legs
+        {
+            self.node.peer_legs.clone_from(&hello.legs);
+            self.settle().await;
+        }
+        let digest = self.hello.borrow().digest.clone();
+        let differs = |hello: &Hello| hello.digest != digest;
         let before = std::mem::replace(&mut self.node.board.facts().hello, hello.clone());
         // Once, however often the other file (or whoever forges hellos) changes.
         if let Some(other) = hello.filter(|hello| differs(hello) && !before.as_ref().is_some_and(differs)) {

@@ -1,5 +1,6 @@
 //! From the command line to a running node, and back.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex};
@@ -207,5 +208,6 @@ fn hello_of(loaded: &Loaded) -> Hello {
         id: loaded.node.id,
         version: env!("CARGO_PKG_VERSION").to_owned(),
         digest: loaded.pair.digest().to_string(),
+        legs: BTreeMap::new(),
     }
 }

@@ -14,7 +14,7 @@ impl Election {
             self.answer(now, tenure);
             return;
         }
-        if (heard.priority, heard.source) > (self.settings.priority, self.settings.address) {
+        if (heard.priority, heard.source) > (self.priority(), self.settings.address) {
             self.release(now);
             let active_down_at = heard.at.plus(self.wait_nanos());
             self.enter(
@@ -72,7 +72,7 @@ impl Election {
     }
 
     pub(super) fn advertise(&mut self, now: MonoTime, tenure: Tenure) {
-        self.send(now, AdvertKind::Owner, self.settings.priority);
+        self.send(now, AdvertKind::Owner, self.priority());
         let advertise_at = now.plus(self.interval_nanos(now));
         self.state = State::Active(Tenure {
             advertise_at,

@@ -69,11 +69,13 @@ impl Election {
         }
     }
 
+    /// An owner that has lost a leg is displaced by a node that has all of its own, whatever `preempt` says.
     pub(super) fn wants_to_preempt(&self, heard: &HeardAdvert) -> bool {
-        self.settings.preempt
-            && !self.preemption_rests
-            && heard.priority != Priority::CLAIM
-            && heard.priority < self.settings.priority
+        let own = self.priority();
+        let is_impaired = heard.priority <= Priority::IMPAIRED && own > Priority::IMPAIRED;
+        heard.priority != Priority::CLAIM
+            && heard.priority < own
+            && (is_impaired || self.settings.preempt && !self.preemption_rests)
     }
 
     pub(super) fn judge_wait(&mut self, now: MonoTime, active_down_at: MonoTime, phase: Phase) {
@@ -111,7 +113,7 @@ impl Election {
                 } else if now >= claim_at {
                     self.claim(now, now.plus(half), CLAIMS);
                 } else if now >= next_at {
-                    self.send(now, AdvertKind::Preempt, self.settings.priority);
+                    self.send(now, AdvertKind::Preempt, self.priority());
                     let next_at = now.plus(self.settings.interval.as_nanos());
                     self.state = State::Standby {
                         active_down_at,
@@ -178,7 +180,7 @@ impl Election {
 
     /// `((256 − priority) × interval) / 256` in nanoseconds, not rounded to centiseconds (RFC 9568 §6.1).
     pub(super) fn skew_nanos(&self) -> u64 {
-        (256 - u64::from(self.settings.priority.get())) * self.learned_nanos / 256
+        (256 - u64::from(self.priority().get())) * self.learned_nanos / 256
     }
 
     /// Silence after which the Standby may take over: three intervals and the skew (RFC 9568 §6.1). Nanoseconds, at

@@ -121,6 +121,8 @@ impl Running {
             reason.clone_into(&mut facts.reason);
             facts.peer.state = None;
         }
+        self.other_faults.clear();
+        self.node.board.warn("other-legs", Vec::new());
         self.again_by(Instant::now());
     }
 
@@ -202,6 +204,7 @@ impl Running {
             facts.realtime = state.grants.realtime;
             facts.ha_counters = counters(state);
         }
+        self.other_legs(state);
         let ownership = &mut self.node.ownership;
         let before = *ownership;
         ownership.state = role;
@@ -210,6 +213,38 @@ impl Running {
         if before != *ownership {
             self.settle().await;
         }
+    }
+
+    /// Legs beside that of the adverts that came and went.
+    fn other_legs(&mut self, state: &HaState) {
+        if state.other_faults == self.other_faults {
+            return;
+        }
+        let board = &self.node.board;
+        let is_in =
+            |faults: &[(String, _)], interface: &str| faults.iter().any(|(name, _)| name == interface);
+        for (interface, fault) in &state.other_faults {
+            if !is_in(&self.other_faults, interface) {
+                let text = format!("{interface}: {fault}; a peer with all its legs owns instead");
+                board.record(
+                    Severity::Warning,
+                    "leg-failed",
+                    text,
+                    "look at the interface and its cable",
+                );
+            }
+        }
+        for (interface, _) in &self.other_faults {
+            if !is_in(&state.other_faults, interface) {
+                let text = format!("{interface} works again");
+                board.record(Severity::Info, "leg-recovered", text, "");
+            }
+        }
+        let told = |(interface, fault): &(String, _)| {
+            format!("{interface}: {fault}: this node owns only while no better one is there")
+        };
+        board.warn("other-legs", state.other_faults.iter().map(told).collect());
+        self.other_faults.clone_from(&state.other_faults);
     }
 
     async fn transition(&mut self, transition: &Transition) {

@@ -3,7 +3,6 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::time::Duration;
 
-use onearm_ha::announce;
 use onearm_ha::config::{Config, MAX_LISTED, Transport, Wire};
 use onearm_ha::units::{Centiseconds, Priority, RangeError, Vrid};
 use onearm_ha::wire::advert::{ChecksumForm, with_link_local};
@@ -116,7 +115,7 @@ pub(crate) fn ha_config(
         ipv6,
         transport,
         checksum: ChecksumForm::PseudoHeader,
-        announce_rate: pair.ha.announce_rate.min(announce::Settings::MOST_RATE),
+        announce_rate: pair.ha.announce_rate,
         announce_rounds: Config::ANNOUNCE_ROUNDS,
         announce_refresh: pair.ha.announce_refresh.unwrap_or(Duration::ZERO),
         main_silence: Config::MAIN_SILENCE,

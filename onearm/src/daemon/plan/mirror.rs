@@ -1,6 +1,6 @@
 //! From the picture of the kernel to the dataplane's legs, routes and neighbours. Pure.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnet::IpNet;
@@ -10,7 +10,14 @@ use onearm_types::GroupId;
 
 use crate::config::{Leg, PairConfig};
 
-/// Legs that exist, in the order of `node.toml`; `peer_mac` is the peer's MAC on the leg of the election, once heard.
+/// MACs of legs that carry traffic, by name, for the peer.
+pub(crate) fn leg_macs(configured: &[Leg], picture: &Picture) -> BTreeMap<String, [u8; 6]> {
+    let traffic = configured.iter().filter(|leg| leg.role.carries_traffic());
+    let mac = |leg: &Leg| Some((leg.name.clone(), leg_picture(leg, picture)?.link?.mac?.0));
+    traffic.filter_map(mac).collect()
+}
+
+/// Legs that exist, in the order of `node.toml`; `peer_mac` is the peer's MAC on a leg, once known.
 pub(crate) fn legs(
     configured: &[Leg],
     picture: &Picture,
@@ -46,10 +53,15 @@ pub(crate) fn leg_picture<'a>(leg: &Leg, picture: &'a Picture) -> Option<&'a Leg
     picture.legs.get(&IfName::new(&leg.interface).ok()?)
 }
 
-/// The node's own first address on a leg, IPv4 where there is one.
-pub(crate) fn address(leg: &LegPicture) -> Option<IpAddr> {
-    let six = || v6(leg).find(|addr| !addr.is_unicast_link_local());
-    v4(leg).next().map(IpAddr::V4).or_else(|| six().map(IpAddr::V6))
+/// The node's own addresses on a leg: the first one of IPv4, of IPv6, and of its link.
+pub(crate) fn addresses(leg: &LegPicture) -> Vec<IpAddr> {
+    let six = |of_link| {
+        v6(leg)
+            .find(|addr| addr.is_unicast_link_local() == of_link)
+            .map(IpAddr::V6)
+    };
+    let four = v4(leg).next().map(IpAddr::V4);
+    four.into_iter().chain(six(false)).chain(six(true)).collect()
 }
 
 /// Known on its link only.
@@ -174,7 +186,7 @@ fn way(route: &MirrorRoute, id_of: impl Fn(&IfName) -> Option<u8>) -> (Via, Opti
 
 #[cfg(test)]
 mod tests {
-    use super::{address, connected, held_by_the_kernel, next_hops};
+    use super::{addresses, connected, held_by_the_kernel, next_hops};
     use crate::config::{Source, parse_node, parse_pair};
     use ipnet::IpNet;
     use onearm_dataplane::{RouteSpec, Via};
@@ -208,9 +220,9 @@ mod tests {
         let legs = parse_node(Source::new("node.toml", NODE)).config.legs;
         let leg = IfName::new(&legs[0].interface).unwrap();
         let mut picture = Picture::default();
-        let addresses = ["fe80::2/64", "2001:db8:100::2/64", "2001:db8:100::3/128"];
+        let own = ["fe80::2/64", "2001:db8:100::2/64", "2001:db8:100::3/128"];
         let there = LegPicture {
-            addresses: addresses.map(|a| a.parse().unwrap()).into(),
+            addresses: own.map(|a| a.parse().unwrap()).into(),
             link: Some(onearm_netcfg::LinkPicture {
                 ifindex: 7,
                 mac: Some(onearm_netcfg::Mac([2, 0, 0, 0, 0, 1])),
@@ -220,7 +232,8 @@ mod tests {
             }),
             ..LegPicture::default()
         };
-        assert_eq!(address(&there), Some("2001:db8:100::2".parse().unwrap()));
+        let shown: [std::net::IpAddr; 2] = ["2001:db8:100::2", "fe80::2"].map(|a| a.parse().unwrap());
+        assert_eq!(addresses(&there), shown);
         picture.legs.insert(leg, there);
         assert_eq!(connected(&legs, &picture), ["2001:db8:100::/64".parse().unwrap()]);
         let spec = super::legs(&legs, &picture, |_| None).remove(0);

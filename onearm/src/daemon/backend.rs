@@ -136,6 +136,7 @@ impl ControlBackend for Backend {
                     .all
                     .into_iter()
                     .map(|(name, n)| (name.to_owned(), n))
+                    .chain([("helper_restarts".to_owned(), facts.helper_restarts)])
                     .collect(),
             },
             warnings,

@@ -40,6 +40,8 @@ pub(crate) struct Facts {
     pub(crate) hello: Option<Hello>,
     /// Flows at the end of the last pass over the table.
     pub(crate) flows: u64,
+    /// How often the thread that helps the programs ended and was started again.
+    pub(crate) helper_restarts: u64,
     /// What an operator should know, by source, so that each can be taken back: `leg:lan`, `netcfg`, `config`.
     pub(crate) warnings: BTreeMap<String, Vec<String>>,
     /// The last events.
@@ -65,6 +67,7 @@ impl Board {
             legs: Vec::new(),
             hello: None,
             flows: 0,
+            helper_restarts: 0,
             warnings: BTreeMap::new(),
             events: EventLog::default(),
         }))

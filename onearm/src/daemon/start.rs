@@ -183,7 +183,12 @@ async fn serve(options: &Options, loaded: Loaded) -> anyhow::Result<()> {
     let beside = Beside::start(bind, backend, flows, Arc::clone(&board))
         .with_context(|| format!("cannot listen in {}", options.run_dir.display()))?;
 
-    let _helping = Helping::start(helper).context("no thread for packets that wait")?;
+    let again = {
+        let dataplane = Arc::clone(&dataplane);
+        move || Ok(lock(&dataplane).helper()?)
+    };
+    let _helping =
+        Helping::start(helper, again, Arc::clone(&board)).context("no thread for packets that wait")?;
     let gates = Arc::new(Mutex::new(gates));
     let node = Node::new(Arc::clone(&loaded), board, dataplane, gates, netcfg, checks);
     let outcome = node_loop::run(node, lease, events, netcfg_events, hello_of(&loaded)).await;

@@ -17,6 +17,9 @@ macro_rules! counters {
 counters! {
     /// Left to the kernel untouched.
     Passed = "passed",
+    /// Left to the kernel (also in `passed`): frame with a provider's VLAN tag, or with more than one tag. A leg of such a VLAN is
+    /// the kernel's device for it.
+    StackedTags = "stacked_tags",
     /// Sent back through the interface it came by.
     Transmitted = "transmitted",
     /// Sent through another interface.
@@ -83,6 +86,8 @@ counters! {
     EventLost = "event_lost",
     /// Dropped: headers do not fit the frame or contradict each other.
     Malformed = "malformed",
+    /// Dropped: a source route in the IP header (RFC 7126 §4.3, RFC 5095).
+    SourceRouted = "source_routed",
     /// Dropped: UDP over IPv6 without a checksum (RFC 8200 §8.1).
     UdpChecksumMissing = "udp_checksum_missing",
     /// Dropped: neighbour solicitation for an owned address that is not valid (RFC 4861 §7.1.1).

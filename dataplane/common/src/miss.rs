@@ -110,6 +110,9 @@ fn to_owned<A: Header, P: Packet, T: Tables>(packet: &P, work: &mut Work, tables
     if arrival.shape == shape::SHORT {
         return discard(tables, Counter::Malformed);
     }
+    if arrival.shape == shape::ROUTED {
+        return discard(tables, Counter::SourceRouted);
+    }
     if key.proto == A::ICMP {
         let Some(header) = packet.window::<{ icmp::LEN }>(arrival.l4 as usize) else {
             return discard(tables, Counter::Malformed);

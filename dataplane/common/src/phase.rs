@@ -40,9 +40,9 @@ pub enum Phase {
     Fragment = 14,
     /// An IPv6 frame: what the main program is for IPv4.
     Receive6 = 10,
-    /// IPv6: walk the extension headers.
+    /// Walk the extension headers; in IPv4, the options.
     Extensions = 11,
-    /// IPv6: look the flow up behind extension headers.
+    /// Look the flow up behind extension headers or options.
     Lookup = 12,
     /// New flow of a server that answers its client itself: insert and send.
     Direct = 15,
@@ -64,7 +64,7 @@ impl Phase {
 }
 
 /// What the loader must put into `PHASES`: (index, name of the XDP program).
-pub const PHASES: [(u32, &str); 33] = [
+pub const PHASES: [(u32, &str); 35] = [
     (Phase::Neighbour.index(false), "onearm_arp"),
     (Phase::Miss.index(false), "onearm_miss"),
     (Phase::Schedule.index(false), "onearm_schedule"),
@@ -75,6 +75,8 @@ pub const PHASES: [(u32, &str); 33] = [
     (Phase::Transit.index(false), "onearm_transit"),
     (Phase::Relay.index(false), "onearm_relay"),
     (Phase::Search.index(false), "onearm_search"),
+    (Phase::Extensions.index(false), "onearm_options"),
+    (Phase::Lookup.index(false), "onearm_lookup"),
     (Phase::IcmpError.index(false), "onearm_icmp"),
     (Phase::Fragment.index(false), "onearm_fragment"),
     (Phase::Receive6.index(false), "onearm_receive6"),

@@ -9,7 +9,7 @@ use crate::{
     header::Header,
     help,
     maps::{Leg, LegKey, Mac, proto},
-    packet::{Packet, is_group, mac_number},
+    packet::{MAX_OFFSET, Packet, is_group, mac_number},
     phase::Phase,
     table,
     tables::{Tables, discard, geometry, pass},
@@ -21,7 +21,7 @@ use crate::{
 /// Extension headers of one packet that are walked.
 const MOST_EXTENSIONS: usize = 6;
 /// Transport headers further from the start of the frame are not looked at.
-const DEEPEST_TRANSPORT: usize = crate::packet::MAX_OFFSET - tcp::LEN;
+const DEEPEST_TRANSPORT: usize = MAX_OFFSET - tcp::LEN;
 
 /// Leaves the packet to a later phase.
 #[inline(always)]
@@ -105,6 +105,9 @@ pub fn receive<P: Packet, T: Tables>(packet: &mut P, ifindex: u32, tables: &T) -
         if ethertype == help::ETHERTYPE {
             return discard(tables, Counter::Malformed);
         }
+        if ethertype == eth::VLAN || ethertype == eth::PROVIDER_VLAN {
+            tables.count(Counter::StackedTags);
+        }
         return pass(tables);
     }
     let Some(leg) = leg_of(&arrival, tables) else {
@@ -151,6 +154,9 @@ fn receive_ip<P: Packet, T: Tables>(
     arrival.slot = tables.slot();
     let (saddr, daddr) = (header.u32::<{ ip::SADDR }>(), header.u32::<{ ip::DADDR }>());
     arrival.key = FlowKey::new(protocol, saddr, 0, daddr, 0);
+    if ihl != ip::LEN {
+        return hand_over(tables, &arrival, leg, Phase::Extensions);
+    }
     if header.u16::<{ ip::FRAGMENT }>() & ip::FRAGMENT_MASK != 0 {
         arrival.shape = shape::FRAGMENT;
         return hand_over(tables, &arrival, leg, Phase::Fragment);
@@ -275,7 +281,66 @@ pub fn receive6<P: Packet, T: Tables>(packet: &mut P, ifindex: u32, tables: &T) 
     receive_transport(packet, arrival, leg, tables)
 }
 
-/// [`Phase::Extensions`]: extension headers come first. In a program of its own, because each way through them would be
+/// [`Phase::Extensions`] of IPv4: options come first. A source route takes a packet past what guards the way it should
+/// have come (RFC 7126 §4.3); every other option goes on as it came.
+#[inline(always)]
+pub fn walk_options<P: Packet>(packet: &P, work: &mut Work) -> Step {
+    let Some(header) = packet.window::<{ ip::LEN }>(work.arrival.l3 as usize) else {
+        work.arrival.shape = shape::SHORT;
+        return Step::Next(Phase::Miss);
+    };
+    let fragment = header.u16::<{ ip::FRAGMENT }>() & ip::FRAGMENT_MASK != 0;
+    match options(packet, work) {
+        Walk::Transport if !fragment => return Step::Next(Phase::Lookup),
+        Walk::Transport | Walk::Fragment => {
+            work.arrival.shape = shape::FRAGMENT;
+            return Step::Next(Phase::Fragment);
+        }
+        Walk::Broken => work.arrival.shape = shape::SHORT,
+        Walk::Routed => work.arrival.shape = shape::ROUTED,
+    }
+    Step::Next(Phase::Miss)
+}
+
+/// Walks the options (RFC 791 §3.1).
+#[inline(always)]
+fn options<P: Packet>(packet: &P, work: &mut Work) -> Walk {
+    let end = work.arrival.l4 as usize;
+    // In memory, or each length an option could have would be verified on its own.
+    work.cursor.set((work.arrival.l3 as usize + ip::LEN) as u64);
+    for _ in 0..ip::MOST_OPTIONS {
+        let at = work.cursor.get() as usize;
+        if at >= end || at > MAX_OFFSET {
+            break;
+        }
+        // With the byte before it: verifiers learn nothing of a single byte.
+        let Some(option) = packet.window::<2>(at - 1) else {
+            return Walk::Broken;
+        };
+        let kind = option.u8::<1>();
+        if kind == ip::END_OF_OPTIONS {
+            break;
+        }
+        if kind == ip::NO_OPERATION {
+            work.cursor.set((at + 1) as u64);
+            continue;
+        }
+        let Some(option) = packet.window::<2>(at) else {
+            return Walk::Broken;
+        };
+        let len = option.u8::<1>() as usize;
+        if len < 2 || at + len > end {
+            return Walk::Broken;
+        }
+        if kind == ip::LOOSE_SOURCE_ROUTE || kind == ip::STRICT_SOURCE_ROUTE {
+            return Walk::Routed;
+        }
+        work.cursor.set((at + len) as u64);
+    }
+    Walk::Transport
+}
+
+/// [`Phase::Extensions`] of IPv6: extension headers come first. In a program of its own, because each way through them would be
 /// verified with everything that follows.
 #[inline(always)]
 pub fn walk_extensions<P: Packet>(packet: &P, work: &mut Work) -> Step {
@@ -286,28 +351,31 @@ pub fn walk_extensions<P: Packet>(packet: &P, work: &mut Work) -> Step {
             return Step::Next(Phase::Fragment);
         }
         Walk::Broken => work.arrival.shape = shape::SHORT,
+        Walk::Routed => work.arrival.shape = shape::ROUTED,
     }
     Step::Next(Phase::Miss)
 }
 
 /// [`Phase::Lookup`]: the transport header is found.
 #[inline(always)]
-pub fn lookup<P: Packet, T: Tables>(packet: &mut P, work: &Work, tables: &T) -> Step {
-    let arrival = work.arrival.narrow::<Addr>();
+pub fn lookup<A: Outer, P: Packet, T: Tables>(packet: &mut P, work: &Work, tables: &T) -> Step {
+    let arrival = work.arrival.narrow::<A>();
     let Some(leg) = leg_of(&arrival, tables) else {
         return discard(tables, Counter::Internal);
     };
     receive_transport(packet, arrival, leg, tables)
 }
 
-/// What follows the extension headers.
+/// What follows extension headers or options.
 enum Walk {
     /// A transport header, or something unknown, of `key.proto` at `l4`.
     Transport,
     /// A fragment, first or not.
     Fragment,
-    /// Nothing that could be looked at: the chain leaves the packet, is too long, or routes by way of others (RFC 5095).
+    /// Nothing that could be looked at: the chain leaves the packet, or is too long.
     Broken,
+    /// Whatever it is, it is to go by way of others (RFC 7126 §4.3, RFC 5095).
+    Routed,
 }
 
 /// Walks the extension headers (RFC 8200 §4).
@@ -330,7 +398,7 @@ fn extensions<P: Packet>(packet: &P, arrival: &mut Arrival) -> Walk {
             return Walk::Broken;
         };
         if next == ip6::ROUTING && header.u8::<3>() != 0 {
-            return Walk::Broken;
+            return Walk::Routed;
         }
         let units = header.u8::<1>() as usize;
         let len = if next == ip6::AUTH {

@@ -36,6 +36,9 @@ pub fn transit<A: Header, P: Packet, T: Tables>(packet: &mut P, work: &mut Work,
     if arrival.shape & shape::SHORT != 0 {
         return discard(tables, Counter::Malformed);
     }
+    if arrival.shape & shape::ROUTED != 0 {
+        return discard(tables, Counter::SourceRouted);
+    }
     if arrival.shape & shape::PORTS != 0 {
         let opening = key.proto == proto::TCP && is_opening(arrival.tcp_flags);
         let endpoint = EndpointKey {

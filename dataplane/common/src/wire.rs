@@ -24,6 +24,8 @@ pub mod eth {
     pub const ARP: u16 = 0x0806u16.to_be();
     /// VLAN tag (802.1Q).
     pub const VLAN: u16 = 0x8100u16.to_be();
+    /// VLAN tag of a provider (802.1ad).
+    pub const PROVIDER_VLAN: u16 = 0x88a8u16.to_be();
 }
 
 /// ARP for IPv4 over Ethernet (RFC 826).
@@ -86,6 +88,16 @@ pub mod ip {
     pub const SADDR: usize = 12;
     /// Destination address.
     pub const DADDR: usize = 16;
+    /// Bytes of options a header may have.
+    pub const MOST_OPTIONS: usize = 40;
+    /// Option without a length: the list ends.
+    pub const END_OF_OPTIONS: u8 = 0;
+    /// Option without a length: nothing.
+    pub const NO_OPERATION: u8 = 1;
+    /// Option: loose source route and record (§3.1).
+    pub const LOOSE_SOURCE_ROUTE: u8 = 131;
+    /// Option: strict source route and record (§3.1).
+    pub const STRICT_SOURCE_ROUTE: u8 = 137;
 }
 
 /// IPv6 (RFC 8200).

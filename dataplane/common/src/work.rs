@@ -105,6 +105,8 @@ pub mod shape {
     pub const LATER: u8 = 8;
     /// An ICMP error; the key is that of the flow it tells of, without TCP flags.
     pub const ERROR: u8 = 16;
+    /// The packet says by way of whom it is to be routed.
+    pub const ROUTED: u8 = 32;
     /// What belongs to a flow and never makes one.
     pub const JOINED: u8 = LATER | ERROR;
 }

@@ -30,7 +30,7 @@ use onearm_dataplane_common::{
     miss::{forward, miss},
     mss::mss,
     nd::nd,
-    receive::{lookup, receive, receive6, walk_extensions},
+    receive::{lookup, receive, receive6, walk_extensions, walk_options},
     relay::relay,
     schedule::schedule,
     search,
@@ -109,7 +109,9 @@ phases! {
         search::end(work, &Kernel)
     };
     onearm_extensions6: Addr = |frame, work| walk_extensions(frame, work);
-    onearm_lookup6: Addr = |frame, work| lookup(frame, work, &Kernel);
+    onearm_lookup6: Addr = |frame, work| lookup::<Addr, _, _>(frame, work, &Kernel);
+    onearm_options: Addr4 = |frame, work| walk_options(frame, work);
+    onearm_lookup: Addr4 = |frame, work| lookup::<Addr4, _, _>(frame, work, &Kernel);
     onearm_fragment: Addr4 = |frame, work| fragment::<Addr4, _, _>(frame, work, &Kernel);
     onearm_icmp: Addr4 = |frame, work| icmp_error::<Addr4, _, _>(frame, work, &Kernel);
     onearm_nd: Addr = |frame, work| nd(frame, work, &Kernel);

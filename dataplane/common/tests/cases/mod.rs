@@ -17,11 +17,13 @@ mod legs;
 mod limits;
 mod mss;
 mod nd;
+mod options;
 mod persistence;
 mod rare;
 mod refusal;
 mod reopen;
 mod six;
+mod tags;
 mod too_big;
 mod transit;
 
@@ -111,7 +113,9 @@ fn run_family<E: Engine>(engine: &mut E, v6: bool) -> HashSet<&'static str> {
         joined::cases(),
         limits::cases(),
         mss::cases(),
+        options::cases(),
         persistence::cases(),
+        tags::cases(),
         rare::cases(),
         refusal::cases(),
         reopen::cases(),

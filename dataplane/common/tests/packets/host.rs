@@ -28,7 +28,7 @@ use onearm_dataplane_common::{
     packet::Packet,
     persistence::{self, Rule},
     phase::Phase,
-    receive::{lookup, receive, receive6, walk_extensions},
+    receive::{lookup, receive, receive6, walk_extensions, walk_options},
     refusal::{METERS, Meter, Rate},
     relay::relay,
     schedule::schedule,
@@ -252,8 +252,9 @@ impl Host {
                 let _found = (0..times).any(|n| search::look::<A, _>(&mut work, self, n));
                 search::end(&mut work, self)
             }
-            Phase::Extensions => walk_extensions(frame, &mut work),
-            Phase::Lookup => return lookup(frame, &work, self),
+            Phase::Extensions if A::V6 => walk_extensions(frame, &mut work),
+            Phase::Extensions => walk_options(frame, &mut work),
+            Phase::Lookup => return lookup::<A, _, _>(frame, &work, self),
             Phase::Receive6 => panic!("a phase of its own"),
         };
         *self.work.borrow_mut() = work;

@@ -262,7 +262,7 @@ impl Packet {
             .payload(&vec![0xfe; self.payload])
             .padding(padding);
         if self.part.is_none() && !(v6() && self.options > 3) {
-            frame = frame.options(&vec![1; self.options.min(10) * 4]);
+            frame = frame.options(&options(self.options.min(10), self.payload));
         }
         let mut bytes = frame.build();
         if v6() && self.part.is_none() && self.options > 3 {
@@ -315,6 +315,25 @@ impl Packet {
         }
         .build()
     }
+}
+
+/// So many words of options of the IPv4 header: nothing, record route, time stamps, a source route, one that breaks off.
+fn options(words: usize, n: usize) -> Vec<u8> {
+    let mut all = vec![1; words * 4];
+    let len = u8::try_from(all.len()).expect("few").saturating_sub(1);
+    if words > 1 {
+        let head = match n % 8 {
+            0 => [7, len, 4],
+            1 => [68, len, 5],
+            2 => [131, len, 4],
+            3 => [137, 3, 4],
+            4 => [148, 0, 0],
+            5 => [7, len + 2, 4],
+            _ => [1; 3],
+        };
+        all[1..4].copy_from_slice(&head);
+    }
+    all
 }
 
 /// More and longer extension headers: destination options, hop-by-hop options, routing, authentication.

@@ -59,7 +59,7 @@ pub enum Content {
     Ports(u16, u16),
     /// A fragment; the offset of the fragment header in IPv6, of the payload in IPv4.
     Fragment,
-    /// Cut short, or behind extension headers that cannot be followed.
+    /// Cut short, behind options or extension headers that cannot be followed, or to be routed by way of others.
     Broken,
     /// Another protocol.
     Other,
@@ -101,6 +101,17 @@ pub fn transport_len(proto: u8) -> Option<usize> {
     }
 }
 
+/// No source route, and nothing that breaks off.
+fn may_have(options: &[u8]) -> bool {
+    match options {
+        [] | [0, ..] => true,
+        [1, rest @ ..] => may_have(rest),
+        [131 | 137, ..] => false,
+        [_, len, ..] => *len >= 2 && options.get(usize::from(*len)..).is_some_and(may_have),
+        [_] => false,
+    }
+}
+
 impl Ip {
     /// `None` unless the headers fit the frame and make sense.
     pub fn read(frame: &[u8], l3: usize, v6: bool) -> Option<Self> {
@@ -131,7 +142,9 @@ impl Ip {
             to: address(&header[16..20]),
             content: Content::Fragment,
         };
-        if be16(header, 6).trailing_zeros() >= 14 {
+        if !may_have(&frame[l3 + 20..l4]) {
+            ip.content = Content::Broken;
+        } else if be16(header, 6).trailing_zeros() >= 14 {
             ip.content = ip.transport(frame);
         }
         Some(ip)

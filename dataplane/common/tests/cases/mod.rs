@@ -29,7 +29,7 @@ mod transit;
 
 use crate::support::{
     Engine, Setup, Verdict,
-    frames::{Body, End, Frame, Mac, use_v6},
+    frames::{Body, End, Frame, Mac, use_v6, v6},
     model::{Expected, ends, translated, verifies},
     setup::OUR_MAC,
 };
@@ -91,11 +91,14 @@ fn is_met_elsewhere(counter: Counter, v6: bool) -> bool {
     }
 }
 
-/// Returns the counters that moved.
-fn run_family<E: Engine>(engine: &mut E, v6: bool) -> HashSet<&'static str> {
-    use_v6(v6);
-    let resolution = if v6 { nd::cases() } else { arp::cases() };
-    let tables = vec![
+/// Every case of the family that is in use.
+pub fn tables<E: Engine>() -> Vec<Case<E>> {
+    let (resolution, six) = if v6() {
+        (nd::cases(), six::cases())
+    } else {
+        (arp::cases(), Vec::new())
+    };
+    let tables = [
         admission::cases(),
         resolution,
         balanced::cases(),
@@ -121,14 +124,16 @@ fn run_family<E: Engine>(engine: &mut E, v6: bool) -> HashSet<&'static str> {
         reopen::cases(),
         too_big::cases(),
         transit::cases(),
+        six,
     ];
-    let six = if v6 { six::cases() } else { Vec::new() };
-    let cases: Vec<Case<E>> = tables
-        .into_iter()
-        .flatten()
-        .chain(six)
-        .filter(|case| !v6 || !case.v4_only)
-        .collect();
+    let cases = tables.into_iter().flatten();
+    cases.filter(|case| !v6() || !case.v4_only).collect()
+}
+
+/// Returns the counters that moved.
+fn run_family<E: Engine>(engine: &mut E, v6: bool) -> HashSet<&'static str> {
+    use_v6(v6);
+    let cases = tables::<E>();
     let (mut failed, mut met) = (Vec::new(), HashSet::new());
     for case in &cases {
         engine.load(&(case.setup)());

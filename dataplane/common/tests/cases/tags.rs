@@ -99,7 +99,7 @@ fn others<E: Engine>(e: &mut E) {
         echo("192.168.10.50", VIP).build(),
     ];
     for frame in &inside {
-        for vlan in [1, 99, 4_094, 4_095, PRIORITY | 99] {
+        for vlan in [1, 99, 4_094, 4_095, PRIORITY + 99] {
             expect_pass(e, &tagged(frame, &[(Q, vlan)]));
         }
     }

@@ -106,9 +106,8 @@ fn may_have(options: &[u8]) -> bool {
     match options {
         [] | [0, ..] => true,
         [1, rest @ ..] => may_have(rest),
-        [131 | 137, ..] => false,
+        [131 | 137, ..] | [_] => false,
         [_, len, ..] => *len >= 2 && options.get(usize::from(*len)..).is_some_and(may_have),
-        [_] => false,
     }
 }
 

@@ -6,6 +6,7 @@
 use crate::{
     counter::Counter,
     established::{age, next_hop, time_exceeded, too_big},
+    evict::uncount,
     flow::{self, State, flags, seen},
     fragment::identification,
     hash,
@@ -111,7 +112,7 @@ pub fn established<A: Outer, P: Packet, T: Tables, const ROUTED: bool>(
                 work.now = now;
             });
         }
-        if opening && mss::limit(tables, arrival, entry.stats()) != 0 {
+        if mss::limit(tables, arrival, entry.stats()) != 0 {
             return hand_over_with(tables, arrival, leg, Phase::Forward, |work| work.now = now);
         }
     }
@@ -238,9 +239,7 @@ pub fn direct<A: Outer, P: Packet, T: Tables>(packet: &mut P, work: &mut Work, t
         && let Some(ended) = table::remove::<A, T>(tables, &geometry, work.old_at, work.old_incarnation)
     {
         tables.count(Counter::FlowReopened);
-        if ended.state != State::Closing {
-            tables.add_open(ended.stats, ended.server, u64::MAX);
-        }
+        uncount(tables, node, &ended);
     }
     let forgets = work.forgets != 0 || work.arrival.shape & shape::ERROR != 0;
     if node.dsr_ways == 0 && !forgets {

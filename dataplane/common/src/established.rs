@@ -6,6 +6,7 @@ use crate::{
     direct,
     event::{Event, kind},
     flow::{State, flags, hop, is_reset_by_client, seen},
+    fragment::Fragmented,
     header::Header,
     limits::add_source,
     maps::{Addr, LastHop, Leg, NeighbourKey, proto, server},
@@ -23,15 +24,17 @@ use crate::{
 };
 
 /// Translates and sends. With `ROUTED` the flow was made or confirmed by an earlier phase: nothing is handed back to one,
-/// and a flow without a known hop looks its route up. `now`: CLOCK_MONOTONIC, ns, read for this packet.
+/// and a flow without a known hop looks its route up. `now`: CLOCK_MONOTONIC, ns, read for this packet. `fresh_id`:
+/// identification of a first fragment, should its source be rewritten; 0 = none.
 #[inline(always)]
-pub fn forward<A: Outer, P: Packet, T: Tables, const ROUTED: bool>(
+pub fn forward<A: Outer + Fragmented, P: Packet, T: Tables, const ROUTED: bool>(
     packet: &mut P,
     arrival: &Arrival<A>,
     leg: &Leg,
     tables: &T,
     found: &Found<A>,
     now: u64,
+    fresh_id: u32,
 ) -> Step {
     let entry = found.entry();
     let entry_flags = entry.flags();
@@ -85,6 +88,13 @@ pub fn forward<A: Outer, P: Packet, T: Tables, const ROUTED: bool>(
     }
 
     let l4 = arrival.l4 as usize;
+    // Not before: what is passed on to the Active, divided, or quoted to its sender keeps the one it came with.
+    if fresh_id != 0
+        && new_saddr != arrival.key.saddr
+        && !A::set_id(packet, arrival.l3 as usize, l4, fresh_id)
+    {
+        return discard(tables, Counter::Internal);
+    }
     let old = (arrival.key.saddr, arrival.key.daddr);
     let new = (new_saddr, new_daddr);
     let addresses = A::change(old, new);

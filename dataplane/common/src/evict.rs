@@ -8,9 +8,9 @@ use crate::{
     flow::{State, is_half_open, is_unanswered},
     header::Header,
     limits::add_source,
-    maps::{WAYS, proto},
+    maps::{Node, WAYS, proto},
     phase::Phase,
-    table,
+    table::{self, Ended},
     tables::{Tables, discard, geometry, half_open_full, report, tick, ticks_since},
     work::{Memory, Step, Work},
 };
@@ -55,26 +55,32 @@ pub fn evict<A: Header, T: Tables>(work: &mut Work, tables: &T) -> Step {
             };
         }
         tables.count(counter);
-        if last.state == State::HalfOpen {
-            tables.add_half_open(u64::MAX);
-        }
-        if last.state != State::Closing {
-            tables.add_open(last.stats, last.server, u64::MAX);
-        }
-        if let Some(client) = last.counted {
-            add_source(
-                tables,
-                node.flow_hash_key,
-                u32::from(last.stats),
-                client,
-                u64::MAX,
-            );
-        }
+        uncount(tables, node, &last);
     }
     if replacing && work.forward.proto == proto::TCP && half_open_full(tables, node) {
         return Step::Next(Phase::Evict);
     }
     Step::Next(Phase::Create)
+}
+
+/// A flow that was removed counts nowhere any more.
+#[inline(always)]
+pub fn uncount<T: Tables>(tables: &T, node: &Node, ended: &Ended) {
+    if ended.state == State::HalfOpen {
+        tables.add_half_open(u64::MAX);
+    }
+    if ended.state != State::Closing {
+        tables.add_open(ended.stats, ended.server, u64::MAX);
+    }
+    if let Some(client) = ended.counted {
+        add_source(
+            tables,
+            node.flow_hash_key,
+            u32::from(ended.stats),
+            client,
+            u64::MAX,
+        );
+    }
 }
 
 /// Location and incarnation of the oldest flow that gives way in the first bucket that has one; incarnation 0 = none.

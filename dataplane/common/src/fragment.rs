@@ -226,8 +226,10 @@ fn first<A: Fragmented, P: Packet, T: Tables>(
     if ours || found {
         let key = &work.arrival.key;
         // The same datagram sent twice keeps its identification.
-        let again =
-            known.sport == key.sport && known.dport == key.dport && known.proto == u32::from(key.proto);
+        let again = known.id != 0
+            && known.sport == key.sport
+            && known.dport == key.dport
+            && known.proto == u32::from(key.proto);
         work.fresh_id = if again {
             known.id
         } else {
@@ -275,7 +277,7 @@ fn flow<A: Header, T: Tables>(tables: &T, key: &FlowKey) -> Option<Found<A>> {
     table::find(tables, &geometry::<A>(tables.node()?), &key.narrow::<A>())
 }
 
-/// The server of a flow is down, and its datagrams are to go elsewhere.
+/// The server of a flow is down or removed, and its datagrams are to go elsewhere.
 #[inline(always)]
 fn must_move<A: Header, T: Tables>(tables: &T, found: &Found<A>) -> bool {
     let entry = found.entry();
@@ -287,7 +289,7 @@ fn must_move<A: Header, T: Tables>(tables: &T, found: &Found<A>) -> bool {
     }
     let moves = entry.flags() & flags::REPLY == 0
         && entry.key().proto == proto::UDP
-        && server.flags & server::RESETS != 0;
+        && server.flags & (server::RESETS | server::MOVES) != 0;
     if moves {
         tables.count(Counter::ServerDownMoved);
     }

@@ -217,7 +217,9 @@ pub fn forward<A: Fragmented + Outer, P: Packet, T: Tables>(packet: &mut P, work
         return discard(tables, Counter::LockContended);
     };
     let limit = mss::limit(tables, &arrival, found.entry().stats());
-    if limit != 0 && work.clamped == 0 {
+    // What is passed on to the Active stays as it came.
+    let leased = now < tables.lease(found.entry().flags() >> flags::GROUP_SHIFT);
+    if limit != 0 && work.clamped == 0 && leased {
         tables.leave(|work| mss::note(work, limit, Phase::Forward));
         return Step::Next(Phase::Mss);
     }
@@ -227,14 +229,5 @@ pub fn forward<A: Fragmented + Outer, P: Packet, T: Tables>(packet: &mut P, work
     if old_incarnation == found.incarnation {
         follow_client(tables, &arrival, leg, &found, now);
     }
-    // What is passed on to the Active, or quoted to its sender, keeps the identification it came with.
-    let leaves = arrival.ttl > 1 && now < tables.lease(found.entry().flags() >> flags::GROUP_SHIFT);
-    if fresh_id != 0
-        && leaves
-        && found.entry().new_saddr() != arrival.key.saddr
-        && !A::set_id(packet, arrival.l3 as usize, arrival.l4 as usize, fresh_id)
-    {
-        return discard(tables, Counter::Internal);
-    }
-    crate::established::forward::<A, P, T, true>(packet, &arrival, leg, tables, &found, now)
+    crate::established::forward::<A, P, T, true>(packet, &arrival, leg, tables, &found, now, fresh_id)
 }

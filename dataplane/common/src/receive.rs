@@ -6,6 +6,7 @@ use crate::{
     counter::Counter,
     established,
     flow::FlowKey,
+    fragment::Fragmented,
     header::Header,
     help,
     maps::{Leg, LegKey, Mac, proto},
@@ -166,7 +167,7 @@ fn receive_ip<P: Packet, T: Tables>(
 
 /// Reads the ports and looks for the flow. `arrival.l4` is where the transport header begins.
 #[inline(always)]
-fn receive_transport<A: Outer, P: Packet, T: Tables>(
+fn receive_transport<A: Outer + Fragmented, P: Packet, T: Tables>(
     packet: &mut P,
     mut arrival: Arrival<A>,
     leg: &Leg,
@@ -211,6 +212,7 @@ fn receive_transport<A: Outer, P: Packet, T: Tables>(
                 tables,
                 &found,
                 tables.now(),
+                0,
             );
         }
     }
@@ -358,7 +360,7 @@ pub fn walk_extensions<P: Packet>(packet: &P, work: &mut Work) -> Step {
 
 /// [`Phase::Lookup`]: the transport header is found.
 #[inline(always)]
-pub fn lookup<A: Outer, P: Packet, T: Tables>(packet: &mut P, work: &Work, tables: &T) -> Step {
+pub fn lookup<A: Outer + Fragmented, P: Packet, T: Tables>(packet: &mut P, work: &Work, tables: &T) -> Step {
     let arrival = work.arrival.narrow::<A>();
     let Some(leg) = leg_of(&arrival, tables) else {
         return discard(tables, Counter::Internal);

@@ -14,9 +14,10 @@ use onearm_dataplane_common::{
     direct::{direct, direct_forward},
     egress::may_leave,
     event::{Event, PACE_NS},
-    evict::evict,
-    flow::{Bucket, Bucket4, Bucket6, FlowEntry},
+    evict::{evict, uncount},
+    flow::{Bucket, Bucket4, Bucket6, FlowEntry, State},
     fragment::{Fragmented, fragment},
+    header::Header,
     icmp_error::{Quoted, icmp_error},
     maps::{
         EndpointKey, FragmentKey, LastHop, Leg, LegKey, Limits, NeighbourKey, NextHop, Node, Owned, OwnedKey,
@@ -33,15 +34,15 @@ use onearm_dataplane_common::{
     relay::relay,
     schedule::schedule,
     search,
-    table::FlowMemory,
-    tables::Tables,
+    table::{self, FlowMemory},
+    tables::{Tables, geometry, tick},
     transit::transit,
     tunnel::Outer,
     work::{Step, Work},
 };
 use std::{
     cell::{Cell, RefCell, UnsafeCell},
-    collections::HashMap,
+    collections::{BTreeMap, HashMap},
 };
 
 /// A frame in a buffer with room on both sides.
@@ -138,6 +139,32 @@ pub struct Host {
     pub refusals: RefCell<HashMap<u32, Refusals>>,
     pub events: RefCell<Vec<Event>>,
     pub tallied: RefCell<Vec<(u16, u16, bool, u64)>>,
+    /// How often which program (IPv6 or not, its phase or the entry) ended in what. Loading a setup forgets nothing of it.
+    pub endings: RefCell<BTreeMap<(bool, &'static str, &'static str), u64>>,
+}
+
+/// A phase's name, also for those that lead to it.
+const fn name_of(phase: Phase) -> &'static str {
+    match phase {
+        Phase::Neighbour => "Neighbour",
+        Phase::Miss => "Miss",
+        Phase::Schedule => "Schedule",
+        Phase::Evict => "Evict",
+        Phase::Create => "Create",
+        Phase::Forward => "Forward",
+        Phase::Answer => "Answer",
+        Phase::Transit => "Transit",
+        Phase::Relay => "Relay",
+        Phase::Search => "Search",
+        Phase::IcmpError => "IcmpError",
+        Phase::Fragment => "Fragment",
+        Phase::Receive6 => "Receive6",
+        Phase::Extensions => "Extensions",
+        Phase::Lookup => "Lookup",
+        Phase::Direct => "Direct",
+        Phase::Mss => "Mss",
+        Phase::DirectForward => "DirectForward",
+    }
 }
 
 impl Host {
@@ -164,6 +191,7 @@ impl Host {
             refusals: RefCell::default(),
             events: RefCell::default(),
             tallied: RefCell::default(),
+            endings: RefCell::default(),
         };
         host.load(setup);
         host
@@ -186,13 +214,15 @@ impl Host {
     }
 
     /// With what user space puts before the frame; returns what the program left there.
-    fn pass_through(&mut self, frame: &[u8], ifindex: u32, note: u32) -> (Verdict, Vec<u8>, u32) {
+    pub fn pass_through(&mut self, frame: &[u8], ifindex: u32, note: u32) -> (Verdict, Vec<u8>, u32) {
         let mut buffer = Buffer::new(frame);
         buffer.note = note;
         let mut step = receive(&mut buffer, ifindex, self);
+        self.ended(false, "Receive", step);
         let v6 = step == Step::Next(Phase::Receive6);
         if v6 {
             step = receive6(&mut buffer, ifindex, self);
+            self.ended(true, name_of(Phase::Receive6), step);
         }
         for _ in 0..33 {
             let verdict = match step {
@@ -202,6 +232,7 @@ impl Host {
                     } else {
                         self.phase::<Addr4>(phase, &mut buffer)
                     };
+                    self.ended(v6, name_of(phase), step);
                     continue;
                 }
                 Step::Pass => Verdict::Pass,
@@ -216,6 +247,77 @@ impl Host {
             return (verdict, buffer.into_frame(), note);
         }
         panic!("more than 33 tail calls");
+    }
+
+    /// Indexes of all servers.
+    pub fn server_indexes(&self) -> Vec<u32> {
+        self.setup.servers.iter().map(|(index, _)| *index).collect()
+    }
+
+    /// Indexes of all services.
+    pub fn service_indexes(&self) -> Vec<u32> {
+        self.setup.service.iter().map(|(index, _)| *index).collect()
+    }
+
+    /// User space finds a last hop that was learned believable, or not.
+    pub fn judge_last_hop(&mut self, number: u32, believed: bool) {
+        let hops = self.last_hops.borrow();
+        let Some(which) = (number as usize).checked_rem(hops.len()) else {
+            return;
+        };
+        let (hop, _) = hops[which];
+        drop(hops);
+        Engine::judge(self, hop, believed);
+    }
+
+    /// What user space does from time to time: flows that were silent for too long go.
+    pub fn sweep(&mut self) {
+        let mut seen = std::collections::HashSet::new();
+        for entry in self.entries() {
+            if seen.insert(entry.incarnation) && self.is_overdue(&entry) {
+                if entry.saddr.is_v4() {
+                    self.end::<Addr4>(&entry);
+                } else {
+                    self.end::<Addr>(&entry);
+                }
+            }
+        }
+    }
+
+    fn is_overdue(&self, entry: &FlowEntry) -> bool {
+        let both = self
+            .entries()
+            .into_iter()
+            .filter(|e| e.incarnation == entry.incarnation);
+        let last = both.map(|e| e.last_seen).max().unwrap_or_default();
+        let allowed = match entry.state() {
+            State::HalfOpen => self.setup.node.half_open_ticks,
+            State::Closing => self.setup.node.closing_ticks,
+            State::Established => entry.idle_ticks,
+        };
+        tick(self.now) - last > allowed
+    }
+
+    fn end<A: Header>(&self, entry: &FlowEntry) {
+        let geometry = geometry::<A>(&self.setup.node);
+        let found = table::find(self, &geometry, &entry.key().narrow::<A>()).expect("an entry");
+        let ended = table::remove::<A, _>(self, &geometry, found.at, found.incarnation).expect("a flow");
+        uncount(self, &self.setup.node, &ended);
+    }
+
+    fn ended(&self, v6: bool, program: &'static str, step: Step) {
+        let ending = match step {
+            Step::Pass => "PASS",
+            Step::Drop => "DROP",
+            Step::Transmit => "TX",
+            Step::Redirect(_) => "REDIRECT",
+            Step::Next(phase) => name_of(phase),
+        };
+        *self
+            .endings
+            .borrow_mut()
+            .entry((v6, program, ending))
+            .or_default() += 1;
     }
 
     fn count_of(&self, what: Counted) -> u64 {

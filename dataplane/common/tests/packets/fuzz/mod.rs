@@ -4,146 +4,81 @@
 //! `make fuzz T=seconds` goes on with ever new seeds for that long. A failure prints the shortest sequence of events found
 //! that shows it; saved in `tests/corpus/` it is a regression test.
 
+mod changes;
 mod draw;
 mod expect;
 mod judge;
 mod read;
 mod script;
+mod setups;
 mod write;
 
-use crate::support::{
-    Engine, Setup,
-    frames::use_v6,
-    setup::{ServiceSpec, prefix},
-};
+use crate::support::Engine;
 use draw::{Op, op};
 use judge::{Event, Judge};
-use onearm_dataplane_common::maps::{Limits, Tunnel, hairpin, mode, proto, scheduler, service};
+use onearm_dataplane_common::counter::COUNTERS;
 use proptest::{
     prelude::*,
     test_runner::{Config, RngAlgorithm, TestError, TestRng, TestRunner},
 };
-use std::time::Duration;
+use setups::{Family, SETUPS, setup};
+use std::{cell::RefCell, collections::BTreeMap, time::Duration};
 
-const SETUPS: [&str; 2] = ["roomy", "tight"];
+/// What was met so far: counters, and how programs ended.
+#[derive(Default)]
+struct Coverage {
+    counters: BTreeMap<&'static str, u64>,
+    endings: BTreeMap<(bool, &'static str, &'static str), u64>,
+}
 
-/// A setup by name.
-fn setup(name: &str) -> Setup {
-    let spec = |port, mode, hairpin, scheduler, servers| ServiceSpec {
-        port,
-        proto: if (53..=56).contains(&port) {
-            proto::UDP
-        } else {
-            proto::TCP
-        },
-        mode,
-        hairpin,
-        scheduler,
-        servers,
-        ..ServiceSpec::DNAT
-    };
-    let (both, dnat) = (mode::BOTH_NAT, mode::DNAT);
-    let mut setup = Setup::classic()
-        .with(&spec(80, both, hairpin::OFF, scheduler::WRR, &[1, 2]))
-        .with(&spec(
-            81,
-            dnat,
-            hairpin::AUTO,
-            scheduler::MAGLEV,
-            &[1, 2, 3, 4, 5],
-        ))
-        .with(&spec(53, both, hairpin::OFF, scheduler::WLC, &[1, 4, 5]))
-        .with(&spec(54, dnat, hairpin::OFF, scheduler::SOURCE_HASH, &[2, 3, 4]))
-        .with(&spec(443, dnat, hairpin::LISTED, scheduler::WRR, &[1, 2]))
-        .with(&spec(82, mode::DSR, hairpin::OFF, scheduler::WRR, &[1, 2, 5]))
-        .with(&spec(
-            55,
-            mode::DSR,
-            hairpin::OFF,
-            scheduler::MAGLEV,
-            &[1, 2, 3, 4],
-        ))
-        .with(&spec(
-            83,
-            mode::L3_DSR,
-            hairpin::OFF,
-            scheduler::WRR,
-            &[1, 3, 4, 5],
-        ))
-        .with(&spec(84, mode::L3_DSR, hairpin::OFF, scheduler::MAGLEV, &[1, 3]))
-        .with(&spec(
-            56,
-            mode::L3_DSR,
-            hairpin::OFF,
-            scheduler::SOURCE_HASH,
-            &[2, 3],
-        ))
-        .with(&spec(
-            85,
-            mode::DSR | mode::RULES,
-            hairpin::AUTO,
-            scheduler::WRR,
-            &[1, 2],
-        ));
-    for (service, port) in [(7, 0), (8, 6_080), (9, 0)] {
-        let tunnel = Tunnel {
-            port: u16::to_be(port),
-            ..Tunnel::default()
-        };
-        setup.tunnels.push((service, tunnel));
+impl Coverage {
+    fn add(&mut self, judge: &Judge) {
+        for (name, n) in &judge.met {
+            *self.counters.entry(name).or_default() += n;
+        }
+        for (ending, n) in judge.host.endings.borrow().iter() {
+            *self.endings.entry(*ending).or_default() += n;
+        }
     }
-    for (host, mode) in [
-        ("192.168.10.50", both),
-        ("192.168.10.51", dnat),
-        ("10.9.0.7", mode::L3_DSR),
-    ] {
-        setup.mode_rules.push(prefix(10, host, 32, u32::from(mode)));
+
+    fn print(&self) {
+        println!("\ncounter                      packets");
+        for (_, name) in COUNTERS {
+            println!("{name:28} {}", self.counters.get(name).unwrap_or(&0));
+        }
+        println!("\nprogram          ends in             IPv4         IPv6");
+        let of = |key| self.endings.get(&key).unwrap_or(&0);
+        let kinds: std::collections::BTreeSet<_> = self.endings.keys().map(|(_, p, e)| (p, e)).collect();
+        for (program, ending) in kinds {
+            let (four, six) = (of((false, program, ending)), of((true, program, ending)));
+            println!("{program:16} {ending:13} {four:>12} {six:>12}");
+        }
     }
-    setup.tunnels.push((10, Tunnel::default()));
-    setup.hairpin.push(prefix(4, "192.168.10.0", 24, 1));
-    setup.servers[1].1.port = 8_080_u16.to_be();
-    setup.node.relay_to_peer = 1;
-    setup.buckets = 64;
-    if name == "tight" {
-        setup.node.relay_to_peer = 0;
-        setup.node.half_open_budget = 2;
-        setup.buckets = 1;
-        setup.pools[0].1.last = setup.pools[0].1.first + 1;
-        setup.service[0].1.options |= service::LIMITED;
-        let limits = Limits {
-            max_per_source: 2,
-            max_connections: 3,
-            ..Limits::default()
-        };
-        setup.limits.push((0, limits));
-    }
-    setup.node.flow_bucket_mask = setup.buckets - 1;
-    setup.node.flow6_bucket_mask = setup.buckets - 1;
-    setup
 }
 
 /// Runs events; on failure what is wrong and all that happened.
-fn run(
-    name: &str,
-    v6: bool,
-    events: impl FnOnce(&mut dyn FnMut(&Op) -> Result<(), String>) -> Result<(), String>,
-) -> Result<(), String> {
-    use_v6(v6);
-    let mut judge = Judge::new(&setup(name));
-    let outcome = events(&mut |op| {
-        let event = op.event(&judge.host.entries());
-        judge.happen(&event)
+fn run(name: &str, family: Family, ops: &[Op], coverage: &RefCell<Coverage>) -> Result<(), String> {
+    let mut judge = Judge::new(&setup(name, family));
+    let outcome = ops.iter().try_for_each(|op| {
+        (0..op.steps()).try_for_each(|step| {
+            let events = op.events(step, family, &judge.host.entries(), &judge.given);
+            events.iter().try_for_each(|event| judge.happen(event))
+        })
     });
-    use_v6(false);
-    outcome.map_err(|wrong| format!("{wrong}\n\n{}", script::print(name, v6, &judge.history)))
+    coverage.borrow_mut().add(&judge);
+    outcome.map_err(|wrong| format!("{wrong}\n\n{}", script::print(name, family, &judge.history)))
 }
 
-fn ops() -> impl Strategy<Value = (usize, bool, Vec<Op>)> {
-    (0..SETUPS.len(), any::<bool>(), prop::collection::vec(op(), 1..60))
+fn ops() -> impl Strategy<Value = (usize, usize, Vec<Op>)> {
+    (
+        0..SETUPS.len(),
+        0..Family::ALL.len(),
+        prop_oneof![3 => prop::collection::vec(op(), 1..60), 1 => prop::collection::vec(op(), 60..200)],
+    )
 }
 
 /// `cases` random histories from a seed.
-fn explore(seed: u64, cases: u32) {
+fn explore(seed: u64, cases: u32, coverage: &RefCell<Coverage>) {
     let config = Config {
         cases,
         failure_persistence: None,
@@ -153,9 +88,8 @@ fn explore(seed: u64, cases: u32) {
     let mut bytes = [0; 32];
     bytes[..8].copy_from_slice(&seed.to_le_bytes());
     let mut runner = TestRunner::new_with_rng(config, TestRng::from_seed(RngAlgorithm::ChaCha, &bytes));
-    let outcome = runner.run(&ops(), |(n, v6, ops)| {
-        let each = |happen: &mut dyn FnMut(&Op) -> Result<(), String>| ops.iter().try_for_each(happen);
-        run(SETUPS[n], v6, each).map_err(TestCaseError::fail)
+    let outcome = runner.run(&ops(), |(n, family, ops)| {
+        run(SETUPS[n], Family::ALL[family], &ops, coverage).map_err(TestCaseError::fail)
     });
     match outcome {
         Ok(()) => {}
@@ -167,7 +101,7 @@ fn explore(seed: u64, cases: u32) {
 #[test]
 fn every_accepted_frame_is_what_the_naive_reference_makes_of_it() {
     for seed in 0..u64::from(crate::property_cases(256) / 64) {
-        explore(seed, 64);
+        explore(seed, 64, &RefCell::default());
     }
 }
 
@@ -188,11 +122,13 @@ fn fuzz() {
         .as_secs();
     let first = number("ONEARM_FUZZ_SEED").unwrap_or(since << 20);
     println!("seeds from {first}");
+    let coverage = RefCell::default();
     let mut seed = first;
     while start.elapsed() < Duration::from_secs(seconds) {
-        explore(seed, 256);
+        explore(seed, 256, &coverage);
         seed += 1;
     }
+    coverage.borrow().print();
     println!("{} random histories, nothing wrong", (seed - first) * 256);
 }
 
@@ -203,14 +139,12 @@ fn what_was_wrong_once_stays_right() {
     for file in std::fs::read_dir(&folder).expect("tests/corpus") {
         let path = file.expect("an entry").path();
         let text = std::fs::read_to_string(&path).expect("readable");
-        let (name, v6, events) =
+        let (name, family, events) =
             script::parse(&text).unwrap_or_else(|| panic!("{} is no script", path.display()));
-        use_v6(v6);
-        let mut judge = Judge::new(&setup(&name));
+        let mut judge = Judge::new(&setup(&name, family));
         if let Err(wrong) = events.iter().try_for_each(|event: &Event| judge.happen(event)) {
             failed.push(format!("{}: {wrong}", path.display()));
         }
-        use_v6(false);
     }
     assert!(failed.is_empty(), "{}", failed.join("\n"));
 }

@@ -1,7 +1,7 @@
-//! What happened to a node, as text: a line `setup NAME v4|v6`, then a line an event. A failure is printed like this; put
+//! What happened to a node, as text: a line `setup NAME v4|v6|both`, then a line an event. A failure is printed like this; put
 //! into `tests/corpus/` it is run by every test from then on, however the generator changes.
 
-use super::judge::Event;
+use super::{changes, judge::Event, setups::Family};
 use std::fmt::Write;
 
 pub fn hex(bytes: &[u8]) -> String {
@@ -18,14 +18,19 @@ fn unhex(text: &str) -> Option<Vec<u8>> {
         .collect()
 }
 
-pub fn print(setup: &str, v6: bool, events: &[Event]) -> String {
-    let mut text = format!("setup {setup} {}\n", if v6 { "v6" } else { "v4" });
+pub fn print(setup: &str, family: Family, events: &[Event]) -> String {
+    let mut text = format!("setup {setup} {}\n", family.name());
     for event in events {
         let line = match event {
             Event::Frame(ifindex, frame) => format!("frame {ifindex} {}", hex(frame)),
             Event::Ticks(ticks) => format!("ticks {ticks}"),
             Event::Lease(held) => format!("lease {held}"),
             Event::Server(index, flags) => format!("server {index} {flags}"),
+            Event::Again(note, ifindex, frame) => format!("again {note} {ifindex} {}", hex(frame)),
+            Event::Leaves(frame) => format!("leaves {}", hex(frame)),
+            Event::Sweep => "sweep".to_owned(),
+            Event::Judged(n, believed) => format!("judged {n} {believed}"),
+            Event::Change(name) => format!("change {name}"),
         };
         text += &line;
         text.push('\n');
@@ -34,7 +39,7 @@ pub fn print(setup: &str, v6: bool, events: &[Event]) -> String {
 }
 
 /// A script; empty lines and lines that begin with `#` are not looked at.
-pub fn parse(text: &str) -> Option<(String, bool, Vec<Event>)> {
+pub fn parse(text: &str) -> Option<(String, Family, Vec<Event>)> {
     let mut lines = text
         .lines()
         .filter(|line| !line.is_empty() && !line.starts_with('#'));
@@ -47,9 +52,16 @@ pub fn parse(text: &str) -> Option<(String, bool, Vec<Event>)> {
             ["ticks", ticks] => Event::Ticks(ticks.parse().ok()?),
             ["lease", held] => Event::Lease(held.parse().ok()?),
             ["server", index, flags] => Event::Server(index.parse().ok()?, flags.parse().ok()?),
+            ["again", note, ifindex, bytes] => {
+                Event::Again(note.parse().ok()?, ifindex.parse().ok()?, unhex(bytes)?)
+            }
+            ["leaves", bytes] => Event::Leaves(unhex(bytes)?),
+            ["sweep"] => Event::Sweep,
+            ["judged", n, believed] => Event::Judged(n.parse().ok()?, believed.parse().ok()?),
+            ["change", name] => Event::Change(changes::CHANGES.iter().find(|(known, _)| *known == name)?.0),
             _ => return None,
         })
     };
     let events = lines.map(event).collect::<Option<_>>()?;
-    Some((setup.to_owned(), family == "v6", events))
+    Some((setup.to_owned(), Family::named(family)?, events))
 }

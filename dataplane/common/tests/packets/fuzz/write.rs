@@ -23,6 +23,8 @@ pub struct Way {
     pub to: [u8; 6],
     pub vlan: u16,
     pub ifindex: u32,
+    /// Bytes a packet may have.
+    pub mtu: u16,
 }
 
 pub fn octets(addr: IpAddr) -> Vec<u8> {

@@ -18,6 +18,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::identity::IndexSet;
 use crate::kernel_maps::FlowMaps;
+use crate::loader::LOAD_PERCENT;
 use crate::mapping::Words;
 use crate::persistence::{Clients, Persistent};
 use crate::tables::{Mode, Protocol, narrow};
@@ -212,15 +213,15 @@ impl FlowTable {
 
     /// Number of buckets of both tables. Those of IPv4 come first in a sweep.
     pub fn buckets(&self) -> u32 {
-        self.four.mask + self.six.mask + 2
+        self.four.buckets + self.six.buckets
     }
 
-    /// IPv4 flows the table can hold before one may be refused: 85 % of its entries, two a flow.
+    /// IPv4 flows the table is made for, two entries each.
     pub fn capacity(&self) -> u64 {
         capacity(&self.four)
     }
 
-    /// IPv6 flows their table can hold before one may be refused.
+    /// IPv6 flows their table is made for.
     pub fn capacity6(&self) -> u64 {
         capacity(&self.six)
     }
@@ -308,7 +309,7 @@ impl FlowTable {
     }
 
     fn refer<A: Address>(&self, geometry: &Geometry, references: &mut References) {
-        for bucket in 0..=geometry.mask {
+        for bucket in 0..geometry.buckets {
             for at in self.memory.taken::<A>(bucket) {
                 // Also what is reserved and not yet published.
                 let Some(entry) = self.memory.raw::<A>(at) else {
@@ -358,7 +359,7 @@ impl FlowTable {
 
     /// Shows every published flow of some buckets once, by its forward entry.
     fn visit(&self, buckets: Range<u32>, mut show: impl FnMut(&Seen)) {
-        let fours = self.four.mask + 1;
+        let fours = self.four.buckets;
         self.visit_family::<Addr4>(buckets.start.min(fours)..buckets.end.min(fours), &mut show);
         let sixes = buckets.start.max(fours) - fours..buckets.end.max(fours) - fours;
         self.visit_family::<Addr>(sixes, &mut show);
@@ -467,7 +468,7 @@ fn socket(addr: Addr, port: u16) -> SocketAddr {
 }
 
 fn capacity(geometry: &Geometry) -> u64 {
-    (u64::from(geometry.mask) + 1) * WAYS as u64 * 85 / 200
+    u64::from(geometry.buckets) * WAYS as u64 * LOAD_PERCENT / 200
 }
 
 #[cfg(test)]

@@ -66,7 +66,7 @@ pub fn create<A: Header, T: Tables>(work: &mut Work, tables: &T) -> Step {
                 }
                 return finish(work, tables, node, result);
             }
-            Err(NotInserted::Full) => return no_room(work, tables),
+            Err(NotInserted::Full) => return no_room(work, tables, true),
             Err(NotInserted::Contended) => return contended(work, tables),
             Err(NotInserted::ReplyTaken | NotInserted::ForwardExists) => {
                 if work.chosen != 0 {
@@ -180,7 +180,7 @@ fn finish<T: Tables>(work: &mut Work, tables: &T, node: &Node, result: Result<u3
             tables.count(Counter::FlowRaceLost);
             Step::Next(Phase::Forward)
         }
-        Err(NotInserted::Full) => no_room(work, tables),
+        Err(NotInserted::Full) => no_room(work, tables, false),
         Err(NotInserted::Contended) => contended(work, tables),
     }
 }
@@ -197,8 +197,9 @@ fn contended<T: Tables>(work: &mut Work, tables: &T) -> Step {
 }
 
 #[inline(always)]
-fn no_room<T: Tables>(work: &Work, tables: &T) -> Step {
+fn no_room<T: Tables>(work: &mut Work, tables: &T, reply: bool) -> Step {
     if work.evicted < 2 {
+        work.cramped_reply = u8::from(reply);
         return Step::Next(Phase::Evict);
     }
     refuse(work, tables, kind::TABLE_FULL, Counter::TableFull)

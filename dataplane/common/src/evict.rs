@@ -1,11 +1,11 @@
 //! Room for a new flow: the flow it replaces, and the oldest half-open one near by when the budget is full; when the table
-//! is, datagrams nobody has answered give way as well. An established flow is never removed.
+//! is, datagrams nobody has answered and affinities give way as well. An established flow of two directions is never removed.
 
 use crate::{
     counter::Counter,
     create::{refuse, told},
     event::kind,
-    flow::{State, is_half_open, is_unanswered},
+    flow::{State, flags, is_half_open, is_unanswered},
     header::Header,
     limits::add_source,
     maps::{Node, WAYS, proto},
@@ -15,7 +15,9 @@ use crate::{
     work::{Memory, Step, Work},
 };
 
-/// Buckets looked at: the candidates of both new entries, then those after the first.
+/// Candidates of both new entries: where room in the table is looked for.
+const CANDIDATES: u32 = 4;
+/// Buckets in which half-open flows are looked for: the candidates, then those after the first.
 const BUCKETS: u32 = 8;
 
 /// [`Phase::Evict`].
@@ -50,6 +52,8 @@ pub fn evict<A: Header, T: Tables>(work: &mut Work, tables: &T) -> Step {
         if !replacing {
             counter = if last.state == State::HalfOpen {
                 Counter::HalfOpenEvicted
+            } else if last.direct {
+                Counter::AffinityEvicted
             } else {
                 Counter::UnansweredEvicted
             };
@@ -95,14 +99,18 @@ fn victim<A: Header, T: Tables>(
     let forward = geometry.place(&work.arrival.key.narrow::<A>());
     let reply = geometry.place(&work.reply.key().narrow::<A>());
     let now = tick(work.now);
+    let buckets = if budget { BUCKETS } else { CANDIDATES };
     for n in 0..BUCKETS {
-        // Where the first one gave way there was room already.
-        let bucket = match n ^ (u32::from(work.evicted) & 2) {
+        if n >= buckets {
+            break;
+        }
+        // First where there was no room.
+        let bucket = match n ^ u32::from(work.cramped_reply & 1) << 1 {
             0 => forward.first,
-            1 => forward.second,
+            1 => forward.second(),
             2 => reply.first,
-            3 => reply.second,
-            _ => forward.first.wrapping_add(n) & geometry.mask,
+            3 => reply.second(),
+            _ => after(forward.first, n, geometry.buckets),
         };
         let (at, incarnation) = oldest_in::<A, T>(&mut work.oldest, tables, bucket, now, budget);
         if incarnation != 0 {
@@ -110,6 +118,17 @@ fn victim<A: Header, T: Tables>(
         }
     }
     (0, 0)
+}
+
+/// The bucket `n` after one, round the table.
+#[inline(always)]
+const fn after(bucket: u32, n: u32, buckets: u32) -> u32 {
+    let next = bucket.wrapping_add(n);
+    if next >= buckets {
+        next.wrapping_sub(buckets)
+    } else {
+        next
+    }
 }
 
 #[inline(always)]
@@ -126,9 +145,9 @@ fn oldest_in<A: Header, T: Tables>(
     best.set(0);
     for way in 0..WAYS as u32 {
         let entry = ways.entry(way);
-        let (proto, flags, own, other) = (entry.proto(), entry.flags(), entry.own(), entry.other());
-        let yields =
-            is_half_open(proto, flags, own, other) || (!budget && is_unanswered(proto, flags, own, other));
+        let (proto, of_entry, own, other) = (entry.proto(), entry.flags(), entry.own(), entry.other());
+        let least = is_unanswered(proto, of_entry, own, other) || of_entry & flags::DIRECT != 0;
+        let yields = is_half_open(proto, of_entry, own, other) || (!budget && least);
         // The age and the way in one number, so that there is one thing to remember.
         let score = (u64::from(ticks_since(now, entry.last_seen())) + 1) << 4 | u64::from(way);
         if yields && table::is_published(entry.incarnation()) && score > best.get() {

@@ -329,7 +329,8 @@ pub struct Bucket<A: Address = Addr> {
     pub tags: [u64; WAYS / 4],
     /// Serialises insert-if-absent of keys whose first candidate is this bucket: 0 = free, else the owner ([`lock`]).
     pub lock: u64,
-    /// Entries whose first candidate is this bucket but which live in their second one.
+    /// Entries whose first candidate is this bucket but which live elsewhere: in their second one (lower 32 bits), in their
+    /// third one (upper 32 bits).
     pub overflow: u64,
     /// Explicit padding, zero.
     pub _pad: [u64; 2],

@@ -88,8 +88,8 @@ pub const MAX_SNAT_POOLS: u32 = 8_192;
 pub const TICK_SHIFT: u32 = 26;
 /// Entries of one flow-table bucket.
 pub const WAYS: usize = 16;
-/// Most buckets of `FLOWS4`.
-pub const MAX_FLOW_BUCKETS: u32 = 1 << 24;
+/// Most buckets of `FLOWS4` and of `FLOWS6`: a location has 28 bits for the bucket.
+pub const MAX_FLOW_BUCKETS: u32 = 1 << 25;
 /// Entries of map `SCHED` (array of `u64`, mmapable): each holds four server indexes, 16 bits each, the first in the
 /// lowest bits. [`Service::table`] counts single indexes: entry `e` is bits `16 * (e % 4)` of word `e / 4`.
 pub const SCHED_WORDS: u32 = 1 << 21;
@@ -138,10 +138,10 @@ pub struct Node {
     pub flow_hash_key: [u64; 2],
     /// Key of the Maglev hash, the same on both nodes of a pair.
     pub pair_hash_key: [u64; 2],
-    /// Buckets of `FLOWS4` minus one; the number of buckets is a power of two.
-    pub flow_bucket_mask: u32,
-    /// The same of `FLOWS6`.
-    pub flow6_bucket_mask: u32,
+    /// Buckets of `FLOWS4`.
+    pub flow_buckets: u32,
+    /// Buckets of `FLOWS6`.
+    pub flow6_buckets: u32,
     /// Most half-open flows at one time.
     pub half_open_budget: u32,
     /// 1 while the peer is known to be the Active: stray frames are relayed to it. 0: they are dropped.

@@ -128,10 +128,10 @@ pub trait Tables: FlowMemory {
 pub const fn geometry<A: Address>(node: &Node) -> Geometry {
     Geometry {
         key: node.flow_hash_key,
-        mask: if A::V6 {
-            node.flow6_bucket_mask
+        buckets: if A::V6 {
+            node.flow6_buckets
         } else {
-            node.flow_bucket_mask
+            node.flow_buckets
         },
     }
 }

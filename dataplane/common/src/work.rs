@@ -206,8 +206,10 @@ pub struct Work {
     pub mss: u16,
     /// 1 = after [`Phase::Mss`] comes [`Phase::Direct`], else [`Phase::Forward`].
     pub then_direct: u8,
+    /// 1 = the reply's entry found no room, 0 = the client's.
+    pub cramped_reply: u8,
     /// Explicit padding, zero.
-    pub _pad: [u8; 5],
+    pub _pad: [u8; 4],
     /// Place in the packet.
     pub cursor: Memory,
     /// The new flow.

@@ -56,8 +56,8 @@ fn flow_table_of(buckets: u32) -> Arc<FlowTable> {
     };
     let node = Node {
         flow_hash_key: [3, 4],
-        flow_bucket_mask: buckets - 1,
-        flow6_bucket_mask: buckets - 1,
+        flow_buckets: buckets,
+        flow6_buckets: buckets,
         half_open_ticks: HALF_OPEN,
         closing_ticks: CLOSING,
         ..Node::default()

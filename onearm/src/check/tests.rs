@@ -175,7 +175,7 @@ fn with_several_service_legs_a_vip_needs_a_network_or_a_name() {
 }
 
 #[test]
-fn capacity_is_snat_ports_times_addresses_and_the_table_has_room_to_spare() {
+fn capacity_is_snat_ports_times_addresses() {
     let pair = parse_pair(Source::new(
         "pair.toml",
         include_str!("../../../etc/examples/pair-both-nat.toml"),
@@ -195,16 +195,4 @@ fn capacity_is_snat_ports_times_addresses_and_the_table_has_room_to_spare() {
     let of_ranges = Capacity::of(&parse_pair(Source::new("pair.toml", ranges)).parsed.config);
     assert_eq!(of_ranges.services[0].per_server, Some(1_000 + 32_768));
     assert_eq!((capacity.vips, capacity.servers), (2, 3));
-    for max_flows in [1_024, 100_000, 1_000_000, 16_000_000] {
-        let entries = capacity::flow_table_bytes(max_flows, 0, 17 * 64) / (17 * 64) * 16;
-        let used = u64::from(max_flows) * 2;
-        assert!(
-            used * 100 <= entries * 80,
-            "{max_flows}: never more than 80 % full"
-        );
-        assert!(
-            used * 100 > entries * 39,
-            "{max_flows}: never less than half of that"
-        );
-    }
 }

@@ -60,6 +60,18 @@ impl PairConfig {
         }
     }
 
+    /// Sizes of the tables, as the dataplane is loaded with.
+    pub fn table_limits(&self) -> onearm_dataplane::Limits {
+        let (max_flows, max_flows6) = self.flow_room();
+        onearm_dataplane::Limits {
+            max_flows,
+            max_flows6,
+            half_open: self.limits.half_open,
+            dsr_flows: self.limits.dsr_flows,
+            persistent_clients: self.persistent_clients(),
+        }
+    }
+
     /// The legs this file names.
     pub fn named_legs(&self) -> NamedLegs<'_> {
         let vips = self.services.iter().rev();

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use anyhow::Context as _;
 use clap::Parser as _;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
-use onearm_dataplane::{Dataplane, Limits};
+use onearm_dataplane::Dataplane;
 use onearm_netcfg::{Kernel, Netcfg, Place, StateDir};
 use onearm_types::GroupId;
 use sha2::Digest as _;
@@ -141,15 +141,8 @@ async fn serve(options: &Options, loaded: Loaded) -> anyhow::Result<()> {
         Gates::open(&options.state_dir, place).context("the journal of egress gates cannot be read")?;
     let board = Arc::new(Board::new(loaded.node.priority, loaded.node.peer.address));
 
-    let (max_flows, max_flows6) = loaded.pair.flow_room();
     let wanted = onearm_dataplane::Options {
-        limits: Limits {
-            max_flows,
-            max_flows6,
-            half_open: loaded.pair.limits.half_open,
-            dsr_flows: loaded.pair.limits.dsr_flows,
-            persistent_clients: loaded.pair.persistent_clients(),
-        },
+        limits: loaded.pair.table_limits(),
         node: loaded.node.id,
         pair_key: pair_key(&loaded.pair),
     };

@@ -25,7 +25,7 @@ macro_rules! layout {
 
 #[test]
 fn map_types_have_the_layout_both_sides_rely_on() {
-    layout!(Node, 80, 8, [flow_hash_key: 0, pair_hash_key: 16, flow_bucket_mask: 32, flow6_bucket_mask: 36,
+    layout!(Node, 80, 8, [flow_hash_key: 0, pair_hash_key: 16, flow_buckets: 32, flow6_buckets: 36,
         half_open_budget: 40, relay_to_peer: 44, half_open_ticks: 48, closing_ticks: 52, dsr_ways: 56, client_bucket_mask: 60,
         incarnation_base: 64, snat_shift: 72]);
     layout!(crate::decap::Settings, 4, 2, [gue_port: 0, listed_only: 2]);

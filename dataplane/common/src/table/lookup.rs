@@ -68,11 +68,29 @@ pub fn find<A: Address, M: FlowMemory>(
     if let Some(found) = find_in(first, place.first, place.tag, key, true) {
         return Some(found);
     }
-    if overflow(first) == 0 {
+    find_beyond(memory, place, first, key, true)
+}
+
+/// Looks for an entry that has no way in its first bucket.
+#[inline(always)]
+fn find_beyond<A: Address, M: FlowMemory>(
+    memory: &M,
+    place: Place,
+    first: *mut Bucket<A>,
+    key: &FlowKey<A>,
+    published: bool,
+) -> Option<Found<A>> {
+    let overflow = overflow(first);
+    if overflow == 0 {
         return None;
     }
-    let second = memory.bucket(place.second)?;
-    find_in(second, place.second, place.tag, key, true)
+    let index = place.second();
+    let found = find_in(memory.bucket(index)?, index, place.tag, key, published);
+    if found.is_some() || overflow >> 32 == 0 {
+        return found;
+    }
+    let index = place.third();
+    find_in(memory.bucket(index)?, index, place.tag, key, published)
 }
 
 /// The flow at a location, if it still is this one.
@@ -122,14 +140,6 @@ pub(super) fn is_present<A: Address, M: FlowMemory>(
     first: *mut Bucket<A>,
     key: &FlowKey<A>,
 ) -> bool {
-    if find_in(first, place.first, place.tag, key, false).is_some() {
-        return true;
-    }
-    if overflow(first) == 0 {
-        return false;
-    }
-    let Some(second) = memory.bucket(place.second) else {
-        return false;
-    };
-    find_in(second, place.second, place.tag, key, false).is_some()
+    find_in(first, place.first, place.tag, key, false).is_some()
+        || find_beyond(memory, place, first, key, false).is_some()
 }

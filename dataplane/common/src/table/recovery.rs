@@ -34,7 +34,7 @@ pub struct Recovered {
 /// [`Bucket::overflow`] that is one too high: some look-ups read a second tag line in vain.
 pub fn recover<A: Address, M: FlowMemory>(memory: &M, geometry: &Geometry) -> Recovered {
     let mut recovered = Recovered::default();
-    for index in 0..=geometry.mask {
+    for index in 0..geometry.buckets {
         let Some(bucket) = memory.bucket::<A>(index) else {
             continue;
         };
@@ -43,7 +43,7 @@ pub fn recover<A: Address, M: FlowMemory>(memory: &M, geometry: &Geometry) -> Re
         }
     }
     // Last: as long as a key's bucket is locked, nobody judges what is left of it.
-    for index in 0..=geometry.mask {
+    for index in 0..geometry.buckets {
         if let Some(bucket) = memory.bucket::<A>(index) {
             recovered.locks += u32::from(break_lock(memory, bucket));
         }

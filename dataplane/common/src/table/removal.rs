@@ -25,6 +25,8 @@ pub struct Ended {
     pub server: u16,
     /// [`crate::flow::FlowEntry::stats`].
     pub stats: u16,
+    /// It was an affinity of a server that answers its clients itself.
+    pub direct: bool,
     /// The client, if the flow counted towards its `max_per_source` to the end.
     pub counted: Option<Addr>,
 }
@@ -43,7 +45,8 @@ pub fn remove<A: Address, M: FlowMemory>(
     }
     let here = entry_at::<A, M>(memory, at)?;
     let partner = here.partner();
-    let reply_here = here.flags() & crate::flow::flags::REPLY != 0;
+    let flags = here.flags();
+    let reply_here = flags & crate::flow::flags::REPLY != 0;
     let (forward_at, reply_at) = if reply_here { (partner, at) } else { (at, partner) };
     let forward = entry_at::<A, M>(memory, forward_at)?;
     let reply = entry_at::<A, M>(memory, reply_at)?;
@@ -63,6 +66,7 @@ pub fn remove<A: Address, M: FlowMemory>(
         state,
         server: of_server,
         stats,
+        direct: flags & crate::flow::flags::DIRECT != 0,
         counted: counted.then_some(key.saddr.wide()),
     })
 }
@@ -89,10 +93,11 @@ pub(super) fn free_way<A: Address, M: FlowMemory>(memory: &M, at: u32, place: Pl
         // SAFETY: as above.
         unsafe { memory.add(word, lane(place.tag, at).wrapping_neg()) };
     }
-    if at >> 4 != place.first
+    let beyond = place.beyond(at >> 4);
+    if beyond != 0
         && let Some(first) = memory.bucket::<A>(place.first)
     {
-        add_overflow(memory, first, u64::MAX);
+        add_overflow(memory, first, beyond.wrapping_neg());
     }
 }
 

@@ -393,8 +393,8 @@ pub fn cases<E: Engine>() -> Vec<Case<E>> {
                     ..ServiceSpec::BOTH_NAT
                 });
                 setup.buckets = 1;
-                setup.node.flow_bucket_mask = 0;
-                setup.node.flow6_bucket_mask = 0;
+                setup.node.flow_buckets = 1;
+                setup.node.flow6_buckets = 1;
                 setup
             },
             |e| {
@@ -421,10 +421,20 @@ pub fn cases<E: Engine>() -> Vec<Case<E>> {
                         .iter()
                         .any(|x| x.saddr == raw(ip("192.168.10.50")) && x.mode() == mode::DSR)
                 );
-                assert_eq!(
-                    e.entries().iter().filter(|x| x.mode() == mode::BOTH_NAT).count(),
-                    2
-                );
+                let translated = |e: &E| e.entries().iter().filter(|x| x.mode() == mode::BOTH_NAT).count();
+                assert_eq!(translated(e), 2);
+                // Nor does an affinity keep a translated flow out of a full table.
+                let next = |port| Talk {
+                    client: End(ip("192.168.10.52"), port),
+                    ..nat
+                };
+                for port in 1..8 {
+                    next(port).handshake(e, 1, 2);
+                }
+                assert_eq!((e.entries().len(), translated(e)), (16, 16));
+                assert_eq!(e.counter(Counter::AffinityEvicted), 50);
+                let frame = next(8).request(Body::Tcp("S", 1, 0));
+                expect_drop(e, &frame.build(), Counter::TableFull);
             },
         ),
         case("l3-dsr: IPIP, or IP6IP6, from the leg's address", ipip, |e| {

@@ -393,7 +393,7 @@ fn table_and_budget<E: Engine>() -> Vec<Case<E>> {
                 let mut setup = Setup::service(&ServiceSpec::BOTH_NAT);
                 setup.node.half_open_budget = 64;
                 setup.buckets = 64;
-                setup.node.flow_bucket_mask = 63;
+                setup.node.flow_buckets = 64;
                 setup
             },
             b133,
@@ -407,8 +407,8 @@ fn table_and_budget<E: Engine>() -> Vec<Case<E>> {
                     ..ServiceSpec::BOTH_NAT
                 });
                 setup.buckets = 64;
-                setup.node.flow_bucket_mask = 63;
-                setup.node.flow6_bucket_mask = 63;
+                setup.node.flow_buckets = 64;
+                setup.node.flow6_buckets = 64;
                 setup
             },
             b133_invented_datagrams,
@@ -449,6 +449,6 @@ fn one_bucket(proto: u8) -> Setup {
         ..ServiceSpec::BOTH_NAT
     });
     setup.buckets = 1;
-    setup.node.flow_bucket_mask = 0;
+    setup.node.flow_buckets = 1;
     setup
 }

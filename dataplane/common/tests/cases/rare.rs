@@ -28,8 +28,8 @@ fn one_bucket() -> Setup {
         ..ServiceSpec::BOTH_NAT
     });
     setup.buckets = 1;
-    setup.node.flow_bucket_mask = 0;
-    setup.node.flow6_bucket_mask = 0;
+    setup.node.flow_buckets = 1;
+    setup.node.flow6_buckets = 1;
     setup
 }
 
@@ -47,8 +47,8 @@ fn one_half_open() -> Setup {
     let mut setup = service();
     setup.node.half_open_budget = 1;
     setup.buckets = 1;
-    setup.node.flow_bucket_mask = 0;
-    setup.node.flow6_bucket_mask = 0;
+    setup.node.flow_buckets = 1;
+    setup.node.flow6_buckets = 1;
     setup
 }
 

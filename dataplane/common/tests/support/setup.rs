@@ -199,8 +199,8 @@ impl Setup {
             node: Node {
                 flow_hash_key: [0x0123_4567_89ab_cdef, 0xfedc_ba98_7654_3210],
                 pair_hash_key: [1, 2],
-                flow_bucket_mask: 1023,
-                flow6_bucket_mask: 1023,
+                flow_buckets: 1024,
+                flow6_buckets: 1024,
                 half_open_budget: 1000,
                 relay_to_peer: 0,
                 half_open_ticks: 75,

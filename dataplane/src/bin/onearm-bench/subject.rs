@@ -289,7 +289,7 @@ fn configure(ebpf: &mut Ebpf, buckets: u32, mode: u8) -> anyhow::Result<()> {
     let node = Node {
         flow_hash_key: KEY,
         pair_hash_key: [3, 4],
-        flow_bucket_mask: buckets - 1,
+        flow_buckets: buckets,
         half_open_budget: u32::MAX,
         half_open_ticks: 75,
         closing_ticks: 450,
@@ -478,7 +478,7 @@ impl Memory {
     fn geometry(&self) -> Geometry {
         Geometry {
             key: KEY,
-            mask: self.buckets - 1,
+            buckets: self.buckets,
         }
     }
 

@@ -212,8 +212,8 @@ fn of_one_family(name: &str) -> Setup {
         };
         setup.limits.push((0, limits));
     }
-    setup.node.flow_bucket_mask = setup.buckets - 1;
-    setup.node.flow6_bucket_mask = setup.buckets - 1;
+    setup.node.flow_buckets = setup.buckets;
+    setup.node.flow6_buckets = setup.buckets;
     debug_assert_eq!(HALF.0, setup.pools[0].1.first, "of {VIP}");
     setup
 }

@@ -21,6 +21,8 @@ const PORTS_A_RUN: u32 = 4;
 /// Runs spent on waiting for a lock, [`table::LOCK_TRIES`] each: some ten microseconds in all. Who holds one longer has lost
 /// its virtual CPU.
 const RUNS_WAITED: u8 = 8;
+/// How often room is made in a full table: for either entry, and once more should one take the other's.
+const ROOM_MADE: u8 = 3;
 /// Ports a DNAT flow may take if the client's own is in use towards the same server (two VIPs sharing it).
 const ANY_PORT: (u16, u16) = (1_024, u16::MAX);
 
@@ -198,7 +200,7 @@ fn contended<T: Tables>(work: &mut Work, tables: &T) -> Step {
 
 #[inline(always)]
 fn no_room<T: Tables>(work: &mut Work, tables: &T, reply: bool) -> Step {
-    if work.evicted < 2 {
+    if work.evicted < ROOM_MADE {
         work.cramped_reply = u8::from(reply);
         return Step::Next(Phase::Evict);
     }

@@ -204,16 +204,10 @@ fn receive_transport<A: Outer + Fragmented, P: Packet, T: Tables>(
         let Some(node) = tables.node() else {
             return discard(tables, Counter::Internal);
         };
+        // Before the look-up: a read of the clock waits for every load before it.
+        let now = tables.now();
         if let Some(found) = table::find(tables, &geometry::<A>(node), &arrival.key) {
-            return established::forward::<A, P, T, false>(
-                packet,
-                &arrival,
-                leg,
-                tables,
-                &found,
-                tables.now(),
-                0,
-            );
+            return established::forward::<A, P, T, false>(packet, &arrival, leg, tables, &found, now, 0);
         }
     }
     hand_over(tables, &arrival, leg, Phase::Miss)

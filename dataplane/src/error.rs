@@ -37,6 +37,14 @@ pub enum Error {
         /// Its name.
         program: &'static str,
     },
+    /// A leg finds no place in map `LEGS`.
+    #[error("no place in map LEGS for interface {ifindex}, VLAN {vlan}: take one of the other legs out")]
+    LegNotPlaced {
+        /// Interface.
+        ifindex: u32,
+        /// VLAN id; 0 = untagged.
+        vlan: u16,
+    },
     /// The kernel does not make a map.
     #[error("kernel {kernel} does not make map {map} ({feature})")]
     CreateMap {

@@ -10,12 +10,13 @@ use aya::{Ebpf, Pod};
 use onearm_dataplane_common::addr::Addr;
 use onearm_dataplane_common::flow::{Bucket4, Bucket6};
 use onearm_dataplane_common::maps::{
-    EndpointKey, LastHop, Leg, LegKey, Limits, NeighbourKey, NextHop, Node, Owned, OwnedKey, Refusals, Route,
+    EndpointKey, LastHop, Limits, NeighbourKey, NextHop, Node, Owned, OwnedKey, Refusals, Route,
     ScopedPrefix, Server, Service, ServiceKey, SnatPool, SnatRange, Stats, Tunnel,
 };
 
 use crate::error::{Error, Result};
 use crate::flows::Tallies;
+use crate::legs::Legs;
 use crate::mapping::{Mapping, Words};
 use crate::persistence::ClientMaps;
 
@@ -162,7 +163,7 @@ pub(crate) struct KernelMaps {
     pub(crate) endpoints: Named<HashMap<MapData, EndpointKey, u32>>,
     /// Most entries of `endpoints`.
     pub(crate) most_endpoints: u32,
-    pub(crate) legs: Named<HashMap<MapData, LegKey, Leg>>,
+    pub(crate) legs: Legs,
     pub(crate) ports: Named<DevMap<MapData>>,
     pub(crate) neighbours: Named<HashMap<MapData, NeighbourKey, u32>>,
     pub(crate) routes: Named<LpmTrie<MapData, Addr, Route>>,
@@ -219,7 +220,7 @@ impl KernelMaps {
             tunnels: named(ebpf, "TUNNELS")?,
             endpoints,
             most_endpoints,
-            legs: named(ebpf, "LEGS")?,
+            legs: Legs(words(ebpf, "LEGS")?),
             ports: named(ebpf, "TX_PORTS")?,
             neighbours: named(ebpf, "NEIGHBOURS")?,
             routes: named(ebpf, "ROUTES")?,

@@ -25,6 +25,7 @@ mod identity;
 mod kernel;
 mod kernel_maps;
 mod lease;
+mod legs;
 mod loader;
 mod mapping;
 mod next_hops;

@@ -113,6 +113,8 @@ pub trait Address: Copy + Eq + Default + core::fmt::Debug + core::hash::Hash + '
     fn wide(self) -> Addr;
     /// The address from its general form; of the other family: meaningless.
     fn narrow(addr: Addr) -> Self;
+    /// 0 if the two are the same.
+    fn difference(one: Self, other: Self) -> u64;
     /// Hash of addresses, ports and protocol.
     fn flow_hash(key: [u64; 2], saddr: Self, daddr: Self, sport: Port, dport: Port, proto: u8) -> u64;
 }
@@ -129,6 +131,11 @@ impl Address for Addr4 {
     #[inline(always)]
     fn narrow(addr: Addr) -> Self {
         addr.as_v4()
+    }
+
+    #[inline(always)]
+    fn difference(one: Self, other: Self) -> u64 {
+        u64::from(one ^ other)
     }
 
     #[inline(always)]
@@ -153,6 +160,12 @@ impl Address for Addr {
     #[inline(always)]
     fn narrow(addr: Addr) -> Self {
         addr
+    }
+
+    #[inline(always)]
+    fn difference(one: Self, other: Self) -> u64 {
+        let (a, b) = (one.0, other.0);
+        u64::from((a[0] ^ b[0]) | (a[1] ^ b[1]) | (a[2] ^ b[2]) | (a[3] ^ b[3]))
     }
 
     #[inline(always)]

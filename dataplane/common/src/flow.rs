@@ -2,7 +2,7 @@
 //!
 //! Map `FLOWS4` is a BPF array (`BPF_F_MMAPABLE`) of [`Bucket4`]. Every connection has two entries, one a direction, each
 //! found by the packet *as it arrives*. A bucket is one 64-byte tag line and [`WAYS`] entries of 64 bytes, so that a packet
-//! of an established flow touches two cache lines, and mostly one (see [`crate::table::Place::likely_way`]).
+//! of an established flow touches two cache lines, and mostly one (see [`crate::table::Place::likely_ways`]).
 
 use crate::{
     addr::{Addr, Addr4, Address},

@@ -14,7 +14,7 @@
 //! | `NODE` | array, mmapable | 0 → [`Node`] |
 //! | `LEASE` | array, mmapable | group → deadline, CLOCK_MONOTONIC ns; valid while now < deadline |
 //! | `GENERATION` | array, mmapable | 0 → `u32` slot in force |
-//! | `LEGS` | hash | [`LegKey`] → [`Leg`] |
+//! | `LEGS` | array, mmapable | one of [`LegKey::slots`] → [`LegSlot`] |
 //! | `TX_PORTS` | devmap | leg id → ifindex |
 //! | `OWNED`, `SNAT_RANGES` | hash | [`OwnedKey`] → [`Owned`], [`SnatRange`] |
 //! | `SERVICES` | LPM | [`ServiceKey`] → `u32` service index without slot |
@@ -70,6 +70,10 @@ pub const SERVER_INDEXES: u32 = 32_768;
 pub const MAX_SERVERS_PER_SERVICE: u32 = 256;
 /// Most legs (interface and VLAN).
 pub const MAX_LEGS: u32 = 64;
+/// Entries of map `LEGS`; a power of two.
+pub const LEG_SLOTS: u32 = 4_096;
+/// Places where one leg may stand.
+pub const LEG_PROBES: usize = 4;
 /// Next hops kept resolved by user space.
 pub const MAX_NEXT_HOPS: u32 = 32_768;
 /// Client-side last hops (leg, VLAN, MAC).
@@ -162,7 +166,7 @@ pub struct Node {
     pub snat_shift: u64,
 }
 
-/// Key of map `LEGS`: where a frame came from.
+/// Where a frame came from: decides where its leg may stand in map `LEGS`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct LegKey {
@@ -174,7 +178,41 @@ pub struct LegKey {
     pub _pad: u16,
 }
 
-/// Value of map `LEGS` (hash, keyed by [`LegKey`]).
+impl LegKey {
+    /// Indexes into `LEGS` where the leg may stand. Legs without tags, whose interfaces have numbers near each other, stand
+    /// at the first.
+    #[inline(always)]
+    pub const fn slots(&self) -> [u32; LEG_PROBES] {
+        let first = self.ifindex.wrapping_add((self.vlan as u32).wrapping_mul(67));
+        let mask = LEG_SLOTS - 1;
+        [
+            first & mask,
+            first.wrapping_add(1) & mask,
+            first.wrapping_add(2) & mask,
+            first.wrapping_add(3) & mask,
+        ]
+    }
+
+    /// As one word.
+    #[inline(always)]
+    pub const fn word(&self) -> u64 {
+        self.ifindex as u64 | (self.vlan as u64) << 32
+    }
+}
+
+/// Value of map `LEGS` (array). Words are written whole: first those of the leg, then that of the key.
+#[repr(C, align(64))]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LegSlot {
+    /// The leg.
+    pub leg: Leg,
+    /// [`LegKey::word`] of it; 0 = none stands here.
+    pub key: u64,
+    /// Explicit padding, zero.
+    pub _pad: [u64; 7],
+}
+
+/// A leg, as [`LegSlot`] holds it.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Leg {

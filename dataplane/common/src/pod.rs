@@ -29,6 +29,7 @@ pod!(
     maps::LastHop,
     maps::Leg,
     maps::LegKey,
+    maps::LegSlot,
     maps::NeighbourKey,
     maps::NextHop,
     maps::Limits,

@@ -19,8 +19,8 @@ use onearm_dataplane_common::{
     flow::{Bucket, Bucket4, Bucket6},
     header::Header,
     maps::{
-        Addr, EndpointKey, FRAGMENT_IDS as ID_COUNTERS, FragmentKey, LAST_HOP_ALLOWANCE, LastHop, Leg,
-        LegKey, Limits, MAX_CLIENT_PREFIXES, MAX_FLOW_BUCKETS, MAX_FRAGMENTS, MAX_GROUPS,
+        Addr, EndpointKey, FRAGMENT_IDS as ID_COUNTERS, FragmentKey, LAST_HOP_ALLOWANCE, LEG_SLOTS, LastHop,
+        Leg, LegKey, LegSlot, Limits, MAX_CLIENT_PREFIXES, MAX_FLOW_BUCKETS, MAX_FRAGMENTS, MAX_GROUPS,
         MAX_HAIRPIN_PREFIXES, MAX_LAST_HOPS, MAX_LEGS, MAX_NEXT_HOPS, MAX_OWNED, MAX_PREFIXES, MAX_ROUTES,
         MAX_SERVERS, MAX_SERVICE_KEYS, MAX_SERVICES, MAX_SNAT_POOLS, NeighbourKey, NextHop, Node, Owned,
         OwnedKey, Refusals, Remembered, Route, SCHED_WORDS, SERVER_INDEXES, SLOTS, SOURCES_ROW, ScopedPrefix,
@@ -48,7 +48,7 @@ static LEASE: Array<u64> = Array::with_max_entries(MAX_GROUPS, MMAPABLE);
 #[map]
 static GENERATION: Array<u32> = Array::with_max_entries(1, MMAPABLE);
 #[map]
-static LEGS: HashMap<LegKey, Leg> = HashMap::with_max_entries(MAX_LEGS, 0);
+static LEGS: Array<LegSlot> = Array::with_max_entries(LEG_SLOTS, MMAPABLE);
 #[map]
 static TX_PORTS: DevMap = DevMap::with_max_entries(MAX_LEGS, 0);
 #[map]
@@ -289,8 +289,15 @@ impl Tables for Kernel {
 
     #[inline(always)]
     fn leg(&self, key: &LegKey) -> Option<&Leg> {
-        // SAFETY: values are replaced whole by user space, rarely.
-        unsafe { LEGS.get(key) }
+        for index in key.slots() {
+            let slot = LEGS.get_ptr(index)?;
+            // SAFETY: a map value, written by whole words.
+            if unsafe { (&raw const (*slot).key).read_volatile() } == key.word() {
+                // SAFETY: as above.
+                return Some(unsafe { &(*slot).leg });
+            }
+        }
+        None
     }
 
     #[inline(always)]

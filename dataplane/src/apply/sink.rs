@@ -128,11 +128,12 @@ impl next_hops::Sink for MapSink<'_> {
     }
 
     fn set_leg(&mut self, key: LegKey, leg: Leg) -> Result<()> {
-        self.0.legs.insert(&key, &leg)
+        self.0.legs.set(key, &leg)
     }
 
     fn remove_leg(&mut self, key: LegKey) -> Result<()> {
-        self.0.legs.remove(&key)
+        self.0.legs.remove(key);
+        Ok(())
     }
 
     fn set_port(&mut self, leg: u8, ifindex: u32) -> Result<()> {

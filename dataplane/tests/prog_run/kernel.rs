@@ -15,7 +15,10 @@ use onearm_dataplane_common::{
     counter::{COUNTERS, Counter},
     event::PACE_SLOTS,
     flow::{Bucket4, Bucket6, FlowEntry},
-    maps::{FragmentKey, LastHop, Limits, MAX_SERVICES, Remembered, SOURCES_ROW, Stats},
+    maps::{
+        FragmentKey, LEG_SLOTS, LastHop, Leg, LegKey, LegSlot, Limits, MAX_SERVICES, Remembered, SOURCES_ROW,
+        Stats,
+    },
     phase::{EGRESS, MAIN, PHASES},
     refusal::{METERS, Meter},
 };
@@ -226,7 +229,14 @@ impl Engine for Kernel {
     fn change(&mut self, setup: &Setup) {
         self.fill_array("NODE", [(0, setup.node)]);
         self.fill_array("GENERATION", [(0, 0u32)]);
-        self.fill_hash("LEGS", &setup.legs);
+        self.fill_array("LEGS", (0..LEG_SLOTS).map(|n| (n, LegSlot::default())));
+        self.fill_array(
+            "LEGS",
+            setup
+                .legs
+                .iter()
+                .map(|(key, leg)| (key.slots()[0], slot(*key, leg))),
+        );
         self.fill_hash("OWNED", &setup.owned);
         self.fill_hash("SNAT_RANGES", &setup.snat_ranges);
         self.fill_trie("SERVICES", &setup.services);
@@ -346,5 +356,14 @@ impl Engine for Kernel {
 
     fn half_open(&self) -> u64 {
         self.array("HALF_OPEN").get(&0, 0).expect("one entry")
+    }
+}
+
+/// A leg as the map holds it. Those of a set-up stand apart.
+fn slot(key: LegKey, leg: &Leg) -> LegSlot {
+    LegSlot {
+        leg: *leg,
+        key: key.word(),
+        ..LegSlot::default()
     }
 }

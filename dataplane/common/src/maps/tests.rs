@@ -31,6 +31,7 @@ fn map_types_have_the_layout_both_sides_rely_on() {
     layout!(crate::decap::Settings, 4, 2, [gue_port: 0, listed_only: 2]);
     layout!(LegKey, 8, 4, [ifindex: 0, vlan: 4, _pad: 6]);
     layout!(Leg, 64, 4, [mac: 0, id: 6, group: 7, addr: 8, addr6: 24, link_local: 40, peer_mac: 56, mtu: 62]);
+    layout!(LegSlot, 128, 64, [leg: 0, key: 64, _pad: 72]);
     layout!(OwnedKey, 20, 4, [addr: 0, slot: 16]);
     layout!(Owned, 4, 1, [kinds: 0, leg: 1, group: 2, _pad: 3]);
     layout!(ServiceKey, 20, 1, [slot: 0, proto: 1, addr: 2, port: 18]);

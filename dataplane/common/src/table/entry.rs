@@ -148,6 +148,16 @@ impl<A: Address> Entry<A> {
         )
     }
 
+    /// 0 if it has this key.
+    #[inline(always)]
+    pub(super) fn difference(self, key: &FlowKey<A>) -> u64 {
+        A::difference(self.saddr(), key.saddr)
+            | A::difference(self.daddr(), key.daddr)
+            | u64::from(self.sport() ^ key.sport)
+            | u64::from(self.dport() ^ key.dport)
+            | u64::from(self.proto() ^ key.proto)
+    }
+
     /// True in the entry of packets from the server.
     #[inline(always)]
     pub fn is_reply(self) -> bool {

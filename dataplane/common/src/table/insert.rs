@@ -102,12 +102,11 @@ fn take_way<A: Address, M: FlowMemory>(
             reason = NotInserted::Full;
             break;
         }
-        let likely = place.likely_way();
-        let chosen = if free >> likely & 1 != 0 {
-            likely
-        } else {
-            tags::lowest(free)
-        };
+        let chosen = place
+            .likely_ways()
+            .into_iter()
+            .find(|likely| free >> likely & 1 != 0)
+            .unwrap_or_else(|| tags::lowest(free));
         let word = tag_word(bucket, chosen);
         // SAFETY: the word lies in a live bucket.
         let old = unsafe { read_volatile(word) };

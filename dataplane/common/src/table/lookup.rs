@@ -56,13 +56,22 @@ pub fn find<A: Address, M: FlowMemory>(
 ) -> Option<Found<A>> {
     let place = geometry.place(key);
     let first = memory.bucket(place.first)?;
-    let likely = way(first, place.likely_way());
-    let incarnation = likely.incarnation();
-    if is_published(incarnation) && likely.key() == *key {
+    let [likely, next] = place.likely_ways();
+    let (one, two) = (way(first, likely), way(first, next));
+    // Both are fetched, so that memory is waited for once.
+    let (of_one, of_two) = (one.incarnation(), two.incarnation());
+    if is_published(of_one) && one.difference(key) == 0 {
         return Some(Found {
-            at: place.first << 4 | place.likely_way(),
-            incarnation,
-            entry: likely,
+            at: place.first << 4 | likely,
+            incarnation: of_one,
+            entry: one,
+        });
+    }
+    if is_published(of_two) && two.difference(key) == 0 {
+        return Some(Found {
+            at: place.first << 4 | next,
+            incarnation: of_two,
+            entry: two,
         });
     }
     if let Some(found) = find_in(first, place.first, place.tag, key, true) {

@@ -24,10 +24,12 @@ pub struct Place {
 }
 
 impl Place {
-    /// The way an entry takes if it is free. Most entries are there, and a look-up that starts there touches one line.
+    /// The ways of which an entry takes the first that is free. Nearly all entries are there, and a look-up that starts
+    /// there does without the tags.
     #[inline(always)]
-    pub const fn likely_way(&self) -> u32 {
-        self.tag as u32 & 15
+    pub const fn likely_ways(&self) -> [u32; 2] {
+        let first = self.tag as u32 & 15;
+        [first, first ^ 1]
     }
 
     /// Second candidate bucket: in the half of the table in which the first one is not, so that it differs from it if

@@ -15,8 +15,8 @@ use onearm_dataplane_common::{
     direct::is_direct,
     flow::{Bucket, Bucket4, FlowEntry, FlowEntry4, flags, seen},
     maps::{
-        Leg, LegKey, Mac, NextHop, Node, Owned, OwnedKey, Server, Service, ServiceKey, SnatPool, WAYS, mode,
-        owned, proto, scheduler, server,
+        Leg, LegKey, LegSlot, Mac, NextHop, Node, Owned, OwnedKey, Server, Service, ServiceKey, SnatPool,
+        WAYS, mode, owned, proto, scheduler, server,
     },
     phase::{MAIN, PHASES},
     table::{self, FlowMemory, Geometry, Scan},
@@ -305,16 +305,16 @@ fn configure(ebpf: &mut Ebpf, buckets: u32, mode: u8) -> anyhow::Result<()> {
         addr: Addr::v4(LEG_ADDR),
         ..Leg::default()
     };
-    let mut legs: HashMap<_, LegKey, Leg> = HashMap::try_from(ebpf.map_mut("LEGS").context("map LEGS")?)?;
-    legs.insert(
-        LegKey {
-            ifindex: IFINDEX,
-            vlan: 0,
-            _pad: 0,
-        },
+    let key = LegKey {
+        ifindex: IFINDEX,
+        ..LegKey::default()
+    };
+    let slot = LegSlot {
         leg,
-        0,
-    )?;
+        key: key.word(),
+        ..LegSlot::default()
+    };
+    array(ebpf, "LEGS")?.set(key.slots()[0], slot, 0)?;
     let mut owns: HashMap<_, OwnedKey, Owned> =
         HashMap::try_from(ebpf.map_mut("OWNED").context("map OWNED")?)?;
     owns.insert(

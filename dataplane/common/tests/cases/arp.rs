@@ -124,6 +124,26 @@ fn conflicts<E: Engine>(e: &mut E) {
     }
 }
 
+/// A `dsr` server holds the VIP on its loopback. With the kernel's own settings it asks in the VIP's name, answers probes for
+/// it and announces it; with `arp_ignore = 1` and `arp_announce = 2` it does all that in its own name alone.
+fn b64_server_that_is_not_silent<E: Engine>(e: &mut E) {
+    let says = |operation, sender: &str, target: &str, to| {
+        arp(operation, (S1_MAC, ip(sender)), ([0; 6], ip(target)), to)
+    };
+    let loud = [
+        says(ArpOperation::REQUEST, VIP, ROUTER, BROADCAST),
+        says(ArpOperation::REPLY, VIP, OUR_ADDR, OUR_MAC),
+        says(ArpOperation::REQUEST, VIP, VIP, BROADCAST),
+        says(ArpOperation::REPLY, VIP, VIP, BROADCAST),
+    ];
+    for frame in &loud {
+        expect_drop(e, frame, Counter::ArpConflict);
+    }
+    expect_pass(e, &says(ArpOperation::REQUEST, S1, ROUTER, BROADCAST));
+    answered(e, S1_MAC, S1, VIP, BROADCAST);
+    assert_eq!(e.counter(Counter::ArpConflict), 4);
+}
+
 pub fn cases<E: Engine>() -> Vec<Case<E>> {
     vec![
         case(
@@ -167,6 +187,11 @@ pub fn cases<E: Engine>() -> Vec<Case<E>> {
             "an owned sender on somebody else's frame is a conflict",
             Setup::classic,
             conflicts,
+        ),
+        case(
+            "b64 a server that is not silent about its VIP is noticed",
+            super::direct::dsr,
+            b64_server_that_is_not_silent,
         ),
     ]
 }

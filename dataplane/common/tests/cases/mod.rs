@@ -4,7 +4,7 @@ mod admission;
 mod arp;
 mod balanced;
 mod choice;
-mod direct;
+pub mod direct;
 mod edges;
 mod egress;
 mod fragments;
@@ -19,10 +19,12 @@ mod mss;
 mod nd;
 mod options;
 mod persistence;
+mod pieces;
 mod rare;
 mod refusal;
 mod reopen;
 mod six;
+mod strays;
 mod tags;
 mod too_big;
 mod transit;
@@ -118,6 +120,8 @@ pub fn tables<E: Engine>() -> Vec<Case<E>> {
         mss::cases(),
         options::cases(),
         persistence::cases(),
+        pieces::cases(),
+        strays::cases(),
         tags::cases(),
         rare::cases(),
         refusal::cases(),

@@ -6,7 +6,7 @@ use crate::support::{
     Verdict::{Drop, Pass, Transmit},
     frames::{Body, End, Frame, end, ip, raw, tcp, udp, v6},
     model::{Layout, Report, ends, fragments, quoted, reassembled, unfragmented, verifies},
-    setup::{GATEWAY, OUR_MAC, ROUTER, S1_MAC, ServiceSpec, VIP},
+    setup::{GATEWAY, OUR_MAC, ROUTER, ROUTER_MAC, S1_MAC, ServiceSpec, VIP},
 };
 use onearm_dataplane_common::{
     counter::Counter,
@@ -235,6 +235,51 @@ fn super_packets<E: Engine>(e: &mut E) {
     told(e, &request.build(), ip(VIP), NARROW);
 }
 
+/// A client's last hop has the leg's MTU; that of a route towards it counts only where the route leads. Whoever on the way
+/// takes less says so, and the server hears it.
+fn route_to_the_client<E: Engine>(e: &mut E) {
+    let talk = outside();
+    let source = talk.handshake(e, 1_000, 9_000);
+    let reply = sized(talk.reply(source, Body::Tcp("A", 9_001, 1_001)), 1_500).build();
+    let sent = expect(e, &reply, Transmit);
+    let (kind, code) = if v6() { (2, 0) } else { (3, 4) };
+    let error = Report {
+        from_mac: ROUTER_MAC,
+        to_mac: OUR_MAC,
+        from: ip("10.99.0.1"),
+        to: ip(VIP),
+        ttl: 64,
+        kind,
+        code,
+        rest: [0, 0, 5, 20],
+        quote: quoted(&sent, &sent, 8),
+    };
+    let want = Report {
+        from_mac: OUR_MAC,
+        to_mac: S1_MAC,
+        from: ip("10.99.0.1"),
+        to: talk.server.0,
+        ttl: 63,
+        quote: quoted(&reply, &sent, 8),
+        ..error.clone()
+    };
+    let out = expect(e, &error.build(), Transmit);
+    assert_eq!(Layout::of(&out).l4, Layout::of(&want.build()).l4);
+    assert_eq!(ends(&out).1.0, talk.server.0);
+    assert!(verifies(&out));
+    // By the route, because nothing is known of another way.
+    e.use_up_last_hops();
+    let other = Talk {
+        client: end("192.168.10.51:7"),
+        client_mac: [2, 0, 0, 0, 0, 0x66],
+        ..talk
+    };
+    let source = ends(&expect(e, &other.request(Body::Tcp("S", 1, 0)).build(), Transmit)).0;
+    let reply = |total| sized(other.reply(source, Body::Tcp("A", 9, 2)), total).build();
+    expect(e, &reply(1_300), Transmit);
+    told(e, &reply(1_301), ip(VIP), 1_300);
+}
+
 fn relayed<E: Engine>(e: &mut E) {
     let talk = outside();
     talk.handshake(e, 1_000, 9_000);
@@ -265,7 +310,11 @@ fn wide_servers(spec: &ServiceSpec<'_>) -> Setup {
 
 /// The default route takes 1,300 bytes.
 fn narrow_uplink() -> Setup {
-    let mut setup = Setup::service(&ServiceSpec::DNAT);
+    narrow_way_to_clients(&ServiceSpec::DNAT)
+}
+
+fn narrow_way_to_clients(spec: &ServiceSpec<'_>) -> Setup {
+    let mut setup = Setup::service(spec);
     for (_, _, route) in &mut setup.routes {
         if route.gateway == raw(ip(ROUTER)) {
             route.mtu = 1_300;
@@ -344,6 +393,11 @@ pub fn cases<E: Engine>() -> Vec<Case<E>> {
             "b136 a packet that a network card put together is as long as its segments",
             || narrow(&ServiceSpec::BOTH_NAT),
             super_packets,
+        ),
+        case(
+            "a route's smaller packets count only by the route",
+            || narrow_way_to_clients(&ServiceSpec::BOTH_NAT),
+            route_to_the_client,
         ),
         case(
             "without a lease nobody is told",

@@ -8,7 +8,7 @@ use crate::{
         Verdict::{self, Transmit},
         frames::{Body, arp, end, ip, raw, udp},
         model::ends,
-        setup::{BROADCAST, ROUTER_MAC, S1_MAC, S2_MAC, ServiceSpec, VIP},
+        setup::{BROADCAST, OUR_MAC, ROUTER, ROUTER_MAC, S1_MAC, S2_MAC, ServiceSpec, VIP},
     },
 };
 use etherparse::ArpOperation;
@@ -196,6 +196,30 @@ fn events_say_what_is_wanted_once_a_second() {
     host.pass_ticks(15);
     expect_drop(&mut host, &out("192.168.100.55:9"), Counter::NoNeighbour);
     assert_eq!(host.events.borrow().len(), 5);
+}
+
+#[test]
+fn b64_who_answers_for_a_vip_is_named() {
+    let mut host = Host::new(&crate::cases::direct::dsr());
+    let claim = |operation, to_mac| arp(operation, (S1_MAC, ip(VIP)), ([0; 6], ip(ROUTER)), to_mac);
+    for _ in 0..3 {
+        expect_drop(
+            &mut host,
+            &claim(ArpOperation::REQUEST, BROADCAST),
+            Counter::ArpConflict,
+        );
+        expect_drop(
+            &mut host,
+            &claim(ArpOperation::REPLY, OUR_MAC),
+            Counter::ArpConflict,
+        );
+    }
+    let told = host.events.borrow().clone();
+    assert_eq!(told.len(), 1, "once a second");
+    assert_eq!(
+        (told[0].kind, told[0].addr, told[0].mac),
+        (kind::ADDRESS_CONFLICT, raw(ip(VIP)), S1_MAC)
+    );
 }
 
 #[test]

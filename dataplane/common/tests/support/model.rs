@@ -26,6 +26,11 @@ fn checksum(total: u64) -> [u8; 2] {
     (!u16::try_from(total).expect("folded")).to_be_bytes()
 }
 
+/// Checksum of bytes among which its own are zero.
+pub fn checksum_of(bytes: &[u8]) -> [u8; 2] {
+    checksum(sum(bytes))
+}
+
 /// Offset of the IP header.
 pub fn l3(frame: &[u8]) -> usize {
     if frame[12..14] == [0x81, 0] { 18 } else { 14 }

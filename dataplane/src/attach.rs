@@ -62,8 +62,14 @@ impl fmt::Display for FallbackReason {
                 write!(f, "native mode refused: {}", std::io::Error::from_raw_os_error(*errno))?;
                 match mtu {
                     Some(mtu) if *mtu > LINEAR_MTU => {
-                        write!(f, " (MTU {mtu}; native mode may need at most {LINEAR_MTU})")
+                        write!(
+                            f,
+                            " (MTU {mtu}; native mode may need at most {LINEAR_MTU}: ip link set INTERFACE mtu {LINEAR_MTU})"
+                        )
                     }
+                    _ if *errno == libc::EOPNOTSUPP => f.write_str(
+                        " (where the driver has XDP, it may refuse receive offloads: ethtool -K INTERFACE lro off rx-gro-hw off)",
+                    ),
                     _ => Ok(()),
                 }
             }
@@ -228,13 +234,19 @@ mod tests {
             mtu: Some(9_000),
         }
         .to_string();
-        assert!(text.contains("9000") && text.contains("3498"), "{text}");
+        assert!(
+            text.contains("9000") && text.contains("ip link set INTERFACE mtu 3498"),
+            "{text}"
+        );
         let text = FallbackReason::Refused {
             errno: libc::EOPNOTSUPP,
             mtu: Some(1_500),
         }
         .to_string();
-        assert!(!text.contains("MTU"), "{text}");
+        assert!(
+            !text.contains("MTU") && text.contains("ethtool -K INTERFACE lro off"),
+            "{text}"
+        );
     }
 
     #[test]

@@ -81,6 +81,16 @@ pub enum Event {
         /// VIP.
         vip: IpAddr,
     },
+    /// A packet that a leg's interface put together (LRO, GRO) is refused: too long for its way, or meant for a tunnel.
+    SuperPacket {
+        /// Leg.
+        leg: u32,
+    },
+    /// A packet was dropped because a leg's driver split its headers.
+    HeadersInPieces {
+        /// Leg.
+        leg: u32,
+    },
     /// A kind this version does not know.
     Unknown {
         /// Its number.
@@ -135,6 +145,8 @@ impl Timed {
                 service: record.detail,
                 vip: addr,
             },
+            kind::SUPER_PACKET => Event::SuperPacket { leg },
+            kind::HEADERS_IN_PIECES => Event::HeadersInPieces { leg },
             other => Event::Unknown { kind: other },
         };
         Self {
@@ -292,6 +304,8 @@ mod tests {
                     vip: addr,
                 },
             ),
+            (kind::SUPER_PACKET, Event::SuperPacket { leg: 3 }),
+            (kind::HEADERS_IN_PIECES, Event::HeadersInPieces { leg: 3 }),
             (99, Event::Unknown { kind: 99 }),
         ];
         for (kind, event) in table {

@@ -9,7 +9,7 @@ mod kernel;
 #[path = "../common/tests/support/mod.rs"]
 mod support;
 
-use cases::Talk;
+use cases::{Talk, expect};
 use kernel::Kernel;
 use onearm_dataplane_common::{addr::Addr, counter::Counter, maps::proto};
 use std::collections::HashSet;
@@ -89,6 +89,52 @@ fn race(kernel: &mut Kernel) {
     assert_eq!(kernel.entries().len(), 2 * usize::from(RACES));
     assert_eq!(kernel.counter(Counter::Transmitted), 2 * u64::from(RACES) - lost);
     assert_eq!(kernel.counter(Counter::FlowCreated), u64::from(RACES));
+}
+
+/// What a driver that splits headers makes of frames: those whose headers are whole go on, all others are refused, counted.
+#[test]
+#[ignore = "needs root"]
+fn headers_in_pieces_are_refused_and_what_follows_them_may_lie_anywhere() {
+    let mut kernel = Kernel::new();
+    kernel.load(&Setup::service(&ServiceSpec::BOTH_NAT));
+    for payload in [0, 10, 1_400, 6_000] {
+        let request = talk().request(Body::Tcp("S", 1, 0)).payload(&vec![7; payload]);
+        let frame = request.build();
+        let whole = expect(&mut kernel, &frame, Verdict::Transmit);
+        for first in 14..frame.len().min(100) {
+            let before = kernel.counter(Counter::HeadersInPieces);
+            let Some((verdict, out)) = kernel.run_in_pieces(&frame, first) else {
+                assert!(release() < (6, 18), "this kernel makes such frames");
+                return;
+            };
+            let refused = kernel.counter(Counter::HeadersInPieces) - before;
+            if first < 14 + 20 + 20 {
+                assert_eq!(
+                    (verdict, refused),
+                    (Verdict::Drop, 1),
+                    "{first} of {}",
+                    frame.len()
+                );
+            } else {
+                assert_eq!(
+                    (verdict, refused),
+                    (Verdict::Transmit, 0),
+                    "{first} of {}",
+                    frame.len()
+                );
+                assert_eq!(out, whole);
+            }
+        }
+    }
+}
+
+/// Of the running kernel.
+fn release() -> (u32, u32) {
+    let text = std::fs::read_to_string("/proc/sys/kernel/osrelease").expect("procfs");
+    let mut numbers = text
+        .split(|c: char| !c.is_ascii_digit())
+        .map(|n| n.parse().unwrap_or(0));
+    (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
 }
 
 #[test]

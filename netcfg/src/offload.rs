@@ -23,6 +23,8 @@ pub const GRO_UDP: &str = "rx-udp-gro-forwarding";
 pub const LRO: &str = "rx-lro";
 /// VLAN tags taken out of received frames.
 pub const VLAN_RX: &str = "rx-vlan-hw-parse";
+/// Tags of providers taken out of received frames.
+pub const PROVIDER_VLAN_RX: &str = "rx-vlan-stag-hw-parse";
 /// VLAN tags put into transmitted frames by the device.
 pub const VLAN_TX: &str = "tx-vlan-hw-insert";
 /// Checksums of transmitted frames finished by the device.
@@ -31,6 +33,14 @@ pub const CHECKSUM_TX: &str = "tx-checksum-ip-generic";
 /// Offloads a leg needs for a program attached in generic mode: frames must reach it one by one.
 pub fn for_generic_attach() -> BTreeMap<String, bool> {
     [GRO, GRO_HW, GRO_LIST, GRO_UDP, LRO]
+        .map(|feature| (feature.to_owned(), false))
+        .into()
+}
+
+/// Offloads a leg without a VLAN needs for any program: a tag that the device has taken out of a frame is not seen, and the frame
+/// of another VLAN looks like the leg's own.
+pub fn for_tags() -> BTreeMap<String, bool> {
+    [VLAN_RX, PROVIDER_VLAN_RX]
         .map(|feature| (feature.to_owned(), false))
         .into()
 }

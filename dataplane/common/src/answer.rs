@@ -4,9 +4,11 @@ use crate::{
     checksum::{Change, fold, halves},
     counter::Counter,
     established::route,
+    event::kind,
     header::{Header, TTL, pseudo},
     help::{self, wanted},
     maps::{Addr, proto},
+    miss::tell_of_leg,
     packet::{Packet, mac_number},
     refusal,
     tables::{Tables, discard, may_send},
@@ -36,6 +38,10 @@ pub fn answer<A: Header, P: Packet, T: Tables>(packet: &mut P, work: &mut Work, 
                 refusal::TIME_EXCEEDED_ALL,
             )
         };
+        if big && work.arrival.total > work.leg.mtu {
+            tables.count(Counter::SuperPacket);
+            tell_of_leg(work, tables, kind::SUPER_PACKET);
+        }
         if big && !A::is_unfragmentable(packet, work.arrival.l3 as usize) {
             return help::ask(
                 packet,

@@ -54,6 +54,9 @@ counters! {
     FragmentKept = "fragment_kept",
     /// IPv4 packet too big for its way, fragmented by user space.
     Divided = "divided",
+    /// Put together by its leg's interface (LRO, GRO) and too long for its way, or meant for a tunnel (also in `too_big_sent`,
+    /// `too_big`, `refusal_limited`, `divided` or `help_limited`).
+    SuperPacket = "super_packet",
     /// Later fragment of a flow's datagram sent after its first one (also in `transmitted` or `redirected`).
     FragmentFollowed = "fragment_followed",
     /// SYN or SYN-ACK that asked for larger segments than the service's `mss_clamp`.
@@ -86,6 +89,8 @@ counters! {
     EventLost = "event_lost",
     /// Dropped: headers do not fit the frame or contradict each other.
     Malformed = "malformed",
+    /// Dropped: its headers do not lie in the first piece of the frame's memory (header split of the driver).
+    HeadersInPieces = "headers_in_pieces",
     /// Dropped: a source route in the IP header (RFC 7126 §4.3, RFC 5095).
     SourceRouted = "source_routed",
     /// Dropped: UDP over IPv6 without a checksum (RFC 8200 §8.1).

@@ -324,7 +324,13 @@ fn send<A: Outer, P: Packet, T: Tables>(
     } else {
         0
     };
-    if let Some(most) = excess(arrival, leg, &to, overhead as u16) {
+    // What an interface has put together would be one packet in the tunnel.
+    let merged = way.tunnel && arrival.total > leg.mtu;
+    let most = match excess(arrival, leg, &to, overhead as u16) {
+        None if merged => Some(leg.mtu),
+        most => most,
+    };
+    if let Some(most) = most {
         // Nobody need take less than the least (RFC 8200 §5), and no error is sent about another.
         if arrival.shape & shape::ERROR != 0 || (A::V6 && most < LEAST_MTU6) {
             return Ok(discard(tables, Counter::TooBig));

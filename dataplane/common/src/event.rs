@@ -42,6 +42,10 @@ pub mod kind {
     pub const HALF_OPEN_EVICTED: u32 = 8;
     /// New flows are refused: `max_connections` or `max_new_per_second`. `detail` = stats index, `addr` = VIP.
     pub const LIMIT_REACHED: u32 = 9;
+    /// A packet that the interface of `leg` put together cannot go on as it is. `detail` 0, no `addr`.
+    pub const SUPER_PACKET: u32 = 10;
+    /// A packet was dropped because the driver of `leg` split its headers. `detail` 0, no `addr`.
+    pub const HEADERS_IN_PIECES: u32 = 11;
 }
 
 /// Entries of map `EVENT_PACE` (array of `u64`, time of the last record by hash).

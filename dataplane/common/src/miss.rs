@@ -5,20 +5,21 @@ use crate::{
     counter::Counter,
     direct::{is_direct, mode_for},
     established::follow_client,
+    event::{Event, kind},
     flow::{FlowKey, State, flags, is_reset_by_client},
     fragment::Fragmented,
     header::Header,
     icmp_error::{is_error, reports_one},
     maps::{Leg, NOT_A_HOST, ServiceKey, mode, proto, server},
     mss,
-    packet::Packet,
+    packet::{Packet, unreadable},
     phase::Phase,
     receive::leg_of,
     table,
-    tables::{Tables, discard, geometry, pass, tick},
+    tables::{Tables, discard, geometry, pass, report, tick},
     tcp::is_opening,
     tunnel::Outer,
-    wire::{icmp, tcp},
+    wire::{icmp, tcp, udp},
     work::{Answer, Arrival, Step, Work, shape},
 };
 
@@ -108,14 +109,14 @@ fn to_owned<A: Header, P: Packet, T: Tables>(packet: &P, work: &mut Work, tables
         return discard(tables, Counter::Fragment);
     }
     if arrival.shape == shape::SHORT {
-        return discard(tables, Counter::Malformed);
+        return cut_short(packet, work, tables);
     }
     if arrival.shape == shape::ROUTED {
         return discard(tables, Counter::SourceRouted);
     }
     if key.proto == A::ICMP {
         let Some(header) = packet.window::<{ icmp::LEN }>(arrival.l4 as usize) else {
-            return discard(tables, Counter::Malformed);
+            return discard(tables, unreadable(packet, arrival.l4 as usize, icmp::LEN));
         };
         if (arrival.total as usize) < (arrival.l4 - arrival.l3) as usize + icmp::LEN {
             return discard(tables, Counter::Malformed);
@@ -178,6 +179,34 @@ fn to_owned<A: Header, P: Packet, T: Tables>(packet: &P, work: &mut Work, tables
         Answer::PortUnreachable as u8
     };
     Step::Next(Phase::Answer)
+}
+
+/// Drops a packet whose transport header was not read.
+#[inline(always)]
+pub fn cut_short<P: Packet, T: Tables>(packet: &P, work: &Work, tables: &T) -> Step {
+    let arrival = &work.arrival;
+    let len = match arrival.key.proto {
+        proto::TCP => tcp::LEN,
+        proto::UDP => udp::LEN,
+        _ => return discard(tables, Counter::Malformed),
+    };
+    let reason = unreadable(packet, arrival.l4 as usize, len);
+    if matches!(reason, Counter::HeadersInPieces) {
+        tell_of_leg(work, tables, kind::HEADERS_IN_PIECES);
+    }
+    discard(tables, reason)
+}
+
+/// Tells user space what the interface of the packet's leg does.
+#[inline(always)]
+pub fn tell_of_leg<T: Tables>(work: &Work, tables: &T, kind: u32) {
+    let event = Event {
+        kind,
+        leg: u32::from(work.leg.id),
+        time: work.now,
+        ..Event::default()
+    };
+    report(tables, &event);
 }
 
 #[inline(always)]

@@ -5,7 +5,7 @@
     reason = "packet memory; each window is checked once, each access at compile time"
 )]
 
-use crate::addr::Addr;
+use crate::{addr::Addr, counter::Counter};
 use core::{cell::Cell, marker::PhantomData};
 
 /// Longest distance from the start of the frame to a header that is looked at.
@@ -29,7 +29,7 @@ pub unsafe trait Packet {
         len <= self.len()
     }
 
-    /// `len` bytes from `offset` (at most [`MAX_OFFSET`]), or `None` if the frame ends before.
+    /// `len` bytes from `offset` (at most [`MAX_OFFSET`]), or `None` if the frame, or the first piece of its memory, ends before.
     fn at(&self, offset: usize, len: usize) -> Option<*mut u8>;
 
     /// Makes room for `by` bytes in front of the frame (negative: removes them). Their content is undefined.
@@ -178,6 +178,16 @@ const fn mac_words(mac: [u8; 6]) -> (u32, u16) {
         u32::from_ne_bytes([mac[0], mac[1], mac[2], mac[3]]),
         u16::from_ne_bytes([mac[4], mac[5]]),
     )
+}
+
+/// Why `len` bytes of headers at `offset` cannot be read, if they cannot.
+#[inline(always)]
+pub fn unreadable<P: Packet>(packet: &P, offset: usize, len: usize) -> Counter {
+    if packet.at(offset, len).is_none() && packet.holds(offset + len) {
+        Counter::HeadersInPieces
+    } else {
+        Counter::Malformed
+    }
 }
 
 /// An Ethernet address as one number, for comparisons.

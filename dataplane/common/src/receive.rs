@@ -10,7 +10,7 @@ use crate::{
     header::Header,
     help,
     maps::{Leg, LegKey, Mac, proto},
-    packet::{MAX_OFFSET, Packet, is_group, mac_number},
+    packet::{MAX_OFFSET, Packet, is_group, mac_number, unreadable},
     phase::Phase,
     table,
     tables::{Tables, discard, geometry, pass},
@@ -140,7 +140,7 @@ fn receive_ip<P: Packet, T: Tables>(
 ) -> Step {
     let l3 = arrival.l3 as usize;
     let Some(header) = packet.window::<{ ip::LEN }>(l3) else {
-        return discard(tables, Counter::Malformed);
+        return discard(tables, unreadable(packet, l3, ip::LEN));
     };
     let version_ihl = header.u8::<{ ip::VERSION_IHL }>();
     let ihl = (version_ihl as usize & 0xf) << 2;
@@ -236,7 +236,7 @@ pub fn receive6<P: Packet, T: Tables>(packet: &mut P, ifindex: u32, tables: &T) 
     let l3 = arrival.l3 as usize;
     let Some(header) = packet.window::<{ ip6::LEN }>(l3) else {
         return if ours {
-            discard(tables, Counter::Malformed)
+            discard(tables, unreadable(packet, l3, ip6::LEN))
         } else {
             pass(tables)
         };

@@ -5,7 +5,7 @@ use crate::{
     established::route,
     header::Header,
     maps::{EndpointKey, LOCAL_LEG, proto},
-    miss::is_bad_source,
+    miss::{cut_short, is_bad_source},
     packet::Packet,
     phase::Phase,
     relay::decrement_ttl,
@@ -34,7 +34,7 @@ pub fn transit<A: Header, P: Packet, T: Tables>(packet: &mut P, work: &mut Work,
         return Step::Next(Phase::Relay);
     }
     if arrival.shape & shape::SHORT != 0 {
-        return discard(tables, Counter::Malformed);
+        return cut_short(packet, work, tables);
     }
     if arrival.shape & shape::ROUTED != 0 {
         return discard(tables, Counter::SourceRouted);

@@ -131,6 +131,15 @@ impl Kernel {
         })
     }
 
+    /// One frame of which only `first` bytes lie in the first piece of its memory; `None` where the kernel makes no such frames
+    /// (before 6.18, or for so few bytes).
+    pub fn run_in_pieces(&mut self, frame: &[u8], first: usize) -> Option<(Verdict, Vec<u8>)> {
+        let main = <&mut Xdp>::try_from(self.ebpf.program_mut(MAIN).expect(MAIN)).expect("xdp");
+        let context = [0, u32::try_from(first).expect("short"), 0, IFINDEX, 0, 0];
+        let context: Vec<u8> = context.into_iter().flat_map(u32::to_ne_bytes).collect();
+        try_test_run(main, frame, Some(&context))
+    }
+
     /// Events that were told less than a second ago may be told again.
     pub fn forget_pace(&mut self) {
         self.fill_array("EVENT_PACE", (0..PACE_SLOTS).map(|slot| (slot, 0u64)));
@@ -158,6 +167,10 @@ fn test_run(main: &Xdp, frame: &[u8]) -> (Verdict, Vec<u8>) {
 }
 
 fn test_run_with(main: &Xdp, frame: &[u8], context: Option<&[u8]>) -> (Verdict, Vec<u8>) {
+    try_test_run(main, frame, context).expect("test run")
+}
+
+fn try_test_run(main: &Xdp, frame: &[u8], context: Option<&[u8]>) -> Option<(Verdict, Vec<u8>)> {
     let mut out = vec![0; frame.len() + 256];
     let options = TestRunOptions {
         data_in: Some(frame),
@@ -165,7 +178,7 @@ fn test_run_with(main: &Xdp, frame: &[u8], context: Option<&[u8]>) -> (Verdict, 
         ctx_in: context,
         ..TestRunOptions::default()
     };
-    let result = main.test_run(options).expect("test run");
+    let result = main.test_run(options).ok()?;
     out.truncate(result.data_size_out as usize);
     let verdict = match result.return_value {
         1 => Verdict::Drop,
@@ -174,7 +187,7 @@ fn test_run_with(main: &Xdp, frame: &[u8], context: Option<&[u8]>) -> (Verdict, 
         4 => Verdict::Redirect,
         other => panic!("verdict {other}"),
     };
-    (verdict, out)
+    Some((verdict, out))
 }
 
 impl Kernel {

@@ -121,7 +121,7 @@ pub(crate) async fn run(
                 running.after(settled);
             }
             Ok(()) = kernel_status.changed() => {
-                let faults = kernel_status.borrow_and_update().faults.iter().map(|f| format!("kernel: {}", told(f))).collect();
+                let faults = kernel_status.borrow_and_update().faults.iter().map(|f| format!("kernel: {}", notices::fault(f))).collect();
                 running.node.board.warn("kernel", faults);
             }
             Some(event) = kernel_events.recv() => running.node.board.tell(notices::kernel(&event)),
@@ -341,14 +341,22 @@ impl Running {
                     Severity::Error,
                     "address-conflict",
                     format!("{mac} claims the owned address {addr}"),
-                    "find the host with that MAC and take the address from it",
+                    "find the host with that MAC and take the address from it; a server of mode dsr holds it and must be silent: \
+                     net.ipv4.conf.all.arp_ignore = 1, arp_announce = 2",
                 );
                 if let Some((ha, _)) = &self.ha {
                     ha.conflict(addr);
                 }
             }
             event => {
-                if let Some(notice) = notices::refused(&event) {
+                let legs = &self.node.loaded.node.legs;
+                let interface = |leg: u32| {
+                    legs.get(leg as usize)
+                        .map_or_else(|| format!("leg {leg}"), |leg| leg.interface.clone())
+                };
+                if let Some(notice) =
+                    notices::refused(&event).or_else(|| notices::of_interface(&event, interface))
+                {
                     self.node.board.tell(notice);
                 } else {
                     tracing::debug!(event = told(&event), "dataplane event");

@@ -2,7 +2,7 @@
 
 use onearm_dataplane::Event as Seen;
 use onearm_ha::election::Alarm;
-use onearm_netcfg::Event as KernelEvent;
+use onearm_netcfg::{Event as KernelEvent, Fault, offload};
 use serde::Serialize;
 
 use crate::control::{NewEvent, Severity};
@@ -100,6 +100,54 @@ pub(crate) fn refused(seen: &Seen) -> Option<NewEvent> {
     Some(warning(kind, format!("{what}: {}", told(seen)), remedy))
 }
 
+/// What the programs saw of the way a leg's interface works; `None` for other events. `interface`: of a leg by its number.
+pub(crate) fn of_interface(seen: &Seen, interface: impl Fn(u32) -> String) -> Option<NewEvent> {
+    match seen {
+        Seen::SuperPacket { leg } => {
+            let name = interface(*leg);
+            Some(warning(
+                "super-packet",
+                format!(
+                    "{name} puts packets together, and they are refused where their way takes less than the leg, and before tunnels"
+                ),
+                &format!(
+                    "ethtool -K {name} lro off rx-gro-hw off gro off; where the sender is a host of this machine, ethtool -K … tso off gso off on its end"
+                ),
+            ))
+        }
+        Seen::HeadersInPieces { leg } => {
+            let name = interface(*leg);
+            Some(warning(
+                "headers-in-pieces",
+                format!("the driver of {name} splits headers from what follows: such packets are refused"),
+                &format!("ethtool -G {name} tcp-data-split off, or attach = \"generic\" for the leg"),
+            ))
+        }
+        _ => None,
+    }
+}
+
+/// A fault of netcfg that stays in the warnings of `onearm status`.
+pub(crate) fn fault(fault: &Fault) -> String {
+    let Fault::OffloadFixed {
+        leg,
+        feature,
+        active: true,
+    } = fault
+    else {
+        return told(fault);
+    };
+    let what = if offload::for_tags().contains_key(feature) {
+        "frames of other VLANs look like the leg's own"
+    } else {
+        "packets come put together, and are refused where their way takes less than the leg, and before tunnels"
+    };
+    format!(
+        "{leg}: {feature} is on and the device cannot switch it off (ethtool -K {leg} {feature} off): {what}; switch it off where the \
+         device is made, in the hypervisor or on the host"
+    )
+}
+
 fn warning(kind: &'static str, message: String, remedy: &str) -> NewEvent {
     NewEvent {
         severity: Severity::Warning,
@@ -111,7 +159,7 @@ fn warning(kind: &'static str, message: String, remedy: &str) -> NewEvent {
 
 #[cfg(test)]
 mod tests {
-    use super::{alarm, kernel, refused};
+    use super::{alarm, fault, kernel, of_interface, refused};
     use crate::control::Severity;
     use onearm_dataplane::Event as Seen;
     use onearm_ha::election::Alarm;
@@ -129,6 +177,34 @@ mod tests {
         assert!(raised.message.contains("lan0"), "{}", raised.message);
         let cleared = kernel(&KernelEvent::FaultCleared(Fault::LegMissing { leg }));
         assert_eq!((cleared.severity, &*cleared.remedy), (Severity::Info, ""));
+    }
+
+    #[test]
+    fn what_an_interface_should_not_do_is_told_with_the_setting() {
+        let interface = |leg| format!("eth{leg}");
+        for (seen, setting) in [
+            (Seen::SuperPacket { leg: 1 }, "ethtool -K eth1 lro off"),
+            (
+                Seen::HeadersInPieces { leg: 1 },
+                "ethtool -G eth1 tcp-data-split off",
+            ),
+        ] {
+            let notice = of_interface(&seen, interface).unwrap();
+            assert!(notice.remedy.contains(setting), "{}", notice.remedy);
+            assert!(notice.message.contains("eth1"), "{}", notice.message);
+        }
+        assert_eq!(of_interface(&Seen::TableFull { service: 3 }, interface), None);
+        let leg = IfName::new("lan0").unwrap();
+        let of = |feature: &str| {
+            fault(&Fault::OffloadFixed {
+                leg: leg.clone(),
+                feature: feature.to_owned(),
+                active: true,
+            })
+        };
+        assert!(of("rx-lro").contains("ethtool -K lan0 rx-lro off): packets come put together"));
+        assert!(of("rx-vlan-hw-parse").contains("frames of other VLANs"));
+        assert!(!fault(&Fault::LegMissing { leg }).contains(['{', '"', '_']));
     }
 
     #[test]

@@ -15,6 +15,7 @@ mod last_hops;
 mod lease;
 mod legs;
 mod limits;
+mod long_frames;
 mod mss;
 mod nd;
 mod options;
@@ -86,7 +87,8 @@ pub fn run_all<E: Engine>(engine: &mut E) {
 fn is_met_elsewhere(counter: Counter, v6: bool) -> bool {
     match counter {
         // Two processors at once; more events than a case sends frames: `dataplane/tests/prog_run.rs`.
-        Counter::FlowRaceLost | Counter::EventLost => true,
+        // Nor frames whose memory is in pieces of any length: `packets/time.rs`, too.
+        Counter::FlowRaceLost | Counter::EventLost | Counter::HeadersInPieces => true,
         Counter::UdpChecksumMissing | Counter::NdInvalid => !v6,
         Counter::Divided => v6,
         _ => false,
@@ -117,6 +119,7 @@ pub fn tables<E: Engine>() -> Vec<Case<E>> {
         icmp_errors::cases(),
         joined::cases(),
         limits::cases(),
+        long_frames::cases(),
         mss::cases(),
         options::cases(),
         persistence::cases(),

@@ -51,6 +51,8 @@ pub struct Buffer {
     start: usize,
     end: usize,
     note: u32,
+    /// Where the first piece of its memory ends.
+    piece: usize,
 }
 
 const ROOM: usize = 256;
@@ -65,6 +67,7 @@ impl Buffer {
             start: ROOM,
             end: ROOM + frame.len(),
             note: 0,
+            piece: usize::MAX,
         }
     }
 
@@ -87,7 +90,7 @@ unsafe impl Packet for Buffer {
             "offset {offset}"
         );
         // SAFETY: one thread, no other reference to the vector alive.
-        (self.start + offset + len <= self.end)
+        (self.start + offset + len <= self.end.min(self.piece))
             .then(|| unsafe { (*self.bytes.get()).as_mut_ptr().add(self.start + offset) })
     }
     fn move_start(&mut self, by: isize) -> bool {
@@ -123,6 +126,8 @@ pub struct Host {
     held: bool,
     pub now: u64,
     pub slot: u32,
+    /// Bytes of each frame that lie in the first piece of its memory.
+    pub first_piece: usize,
     counters: RefCell<Vec<u64>>,
     wrr: RefCell<HashMap<u32, u64>>,
     /// As learned, and as judged.
@@ -176,6 +181,7 @@ impl Host {
             held: true,
             now: 1 << 40,
             slot: 0,
+            first_piece: usize::MAX,
             counters: RefCell::default(),
             wrr: RefCell::default(),
             last_hops: RefCell::default(),
@@ -217,6 +223,7 @@ impl Host {
     pub fn pass_through(&mut self, frame: &[u8], ifindex: u32, note: u32) -> (Verdict, Vec<u8>, u32) {
         let mut buffer = Buffer::new(frame);
         buffer.note = note;
+        buffer.piece = self.first_piece.saturating_add(ROOM);
         let mut step = receive(&mut buffer, ifindex, self);
         self.ended(false, "Receive", step);
         let v6 = step == Step::Next(Phase::Receive6);

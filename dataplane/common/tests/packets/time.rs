@@ -199,6 +199,34 @@ fn events_say_what_is_wanted_once_a_second() {
 }
 
 #[test]
+fn what_a_legs_interface_does_to_packets_is_told_once_a_second() {
+    let mut host = two_servers();
+    let segment = talk().request(Body::Tcp("S", 1, 0)).payload(&[7; 100]).build();
+    for first_piece in 14..segment.len() {
+        host.first_piece = first_piece;
+        let whole = first_piece >= 14 + 20 + 20;
+        let verdict = host.run(&segment).0;
+        assert_eq!(
+            verdict == Transmit,
+            whole,
+            "{first_piece} bytes in the first piece"
+        );
+    }
+    assert_eq!(host.counter(Counter::HeadersInPieces), 40);
+    assert_eq!(host.counter(Counter::Malformed), 0);
+    host.first_piece = usize::MAX;
+    host.edit(|setup| setup.next_hops[0].1.mtu = 1_400);
+    host.edit(|setup| setup.next_hops[1].1.mtu = 1_400);
+    for _ in 0..3 {
+        let merged = talk().request(Body::Tcp("A", 2, 3)).payload(&[7; 4_000]);
+        expect(&mut host, &merged.build(), Transmit);
+    }
+    assert_eq!(host.counter(Counter::SuperPacket), 3);
+    let told: Vec<u32> = host.events.borrow().iter().map(|event| event.kind).collect();
+    assert_eq!(told, [kind::HEADERS_IN_PIECES, kind::SUPER_PACKET]);
+}
+
+#[test]
 fn b64_who_answers_for_a_vip_is_named() {
     let mut host = Host::new(&crate::cases::direct::dsr());
     let claim = |operation, to_mac| arp(operation, (S1_MAC, ip(VIP)), ([0; 6], ip(ROUTER)), to_mac);

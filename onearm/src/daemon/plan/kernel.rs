@@ -78,6 +78,10 @@ fn leg_state(
     if used.generic {
         offloads.extend(offload::for_generic_attach());
     }
+    // A VLAN's device gets no other VLAN's frames.
+    if leg.role.carries_traffic() && leg.parent.is_none() {
+        offloads.extend(offload::for_tags());
+    }
     netcfg::Leg {
         guarded: gateways.map(|g| g.network).collect(),
         sysctls: BTreeMap::from([(LegSysctl::send_redirects(), "0".to_owned())]),
@@ -94,6 +98,20 @@ mod tests {
 
     const NODE: &str = include_str!("../../../../etc/examples/node-lb1.toml");
     const PAIR: &str = include_str!("../../../../etc/examples/pair.toml");
+
+    #[test]
+    fn a_leg_without_a_vlan_sees_the_tags_of_its_frames() {
+        let node = parse_node(Source::new("node.toml", NODE)).config;
+        let pair = parse_pair(Source::new("pair.toml", PAIR)).parsed.config;
+        let of = |generic| {
+            let legs = desired(&node, &pair, &Picture::default(), |_| LegUse { generic }, false).legs;
+            legs[&IfName::new("eth0").unwrap()].offloads.clone()
+        };
+        assert_eq!(of(false), offload::for_tags());
+        let mut both = offload::for_generic_attach();
+        both.extend(offload::for_tags());
+        assert_eq!(of(true), both);
+    }
 
     #[test]
     fn of_a_vlan_leg_the_interface_below_merges_no_frames_and_keeps_the_rest() {

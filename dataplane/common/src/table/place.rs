@@ -125,7 +125,7 @@ mod tests {
                 partner[place.second() as usize] += 1;
             }
             if place.first == 7 {
-                tags[place.likely_way() as usize] += 1;
+                tags[place.likely_ways()[0] as usize] += 1;
             }
         }
         for spread in [first, second, third] {

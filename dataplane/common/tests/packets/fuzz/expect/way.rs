@@ -123,7 +123,9 @@ impl Scene<'_> {
             (true, None) => header,
             (true, Some(_)) => header + 8,
         };
-        if let Some(most) = self.excess(ip, way, overhead) {
+        let leg = usize::from(self.leg.mtu);
+        let merged = tunnel && ip.end - ip.l3 > leg;
+        if let Some(most) = self.excess(ip, way, overhead).or(merged.then_some(leg)) {
             if role == Role::Error || (ip.v6 && most < LEAST_MTU6) {
                 return Want::Drop;
             }

@@ -9,7 +9,7 @@ unit() { $cargo test -q --locked; }
 prop() { PROPTEST_CASES=${N:-2000} $cargo test -q --locked --release --lib --tests -- ${filter:+"$filter"}; }
 fuzz() {
   ONEARM_FUZZ_SECONDS=${SECONDS_TO_GO:?} $cargo test -q --locked --release -p onearm-dataplane-common --test packets \
-    fuzz::fuzz -- --ignored --nocapture
+    fuzzing::fuzz -- --ignored --nocapture
 }
 # Tests that need root fail, never skip, when they cannot do what they need; each enters a namespace of its own.
 # (expiry_costs… measures, and wants a machine of its own.)

@@ -4,6 +4,12 @@
 
 #[path = "../common/tests/cases/mod.rs"]
 mod cases;
+#[path = "prog_run/differential.rs"]
+mod differential;
+#[path = "../common/tests/packets/fuzz/mod.rs"]
+mod fuzz;
+#[path = "../common/tests/packets/host.rs"]
+mod host;
 #[path = "prog_run/kernel.rs"]
 mod kernel;
 #[path = "../common/tests/support/mod.rs"]
@@ -11,14 +17,19 @@ mod support;
 
 use cases::{Talk, expect};
 use kernel::Kernel;
-use onearm_dataplane_common::{addr::Addr, counter::Counter, maps::proto};
+use onearm_dataplane_common::{
+    addr::Addr,
+    counter::Counter,
+    maps::{mode, proto},
+    phase::{FAMILY_PHASES, PHASES, Phase},
+};
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
 use support::{
     Engine, Setup, Verdict,
-    frames::{Body, End, Frame, end, ip},
-    model::ends,
-    setup::{ROUTER_MAC, S1_MAC, ServiceSpec},
+    frames::{Body, End, Frame, arp_request, echo, end, ip, use_v6, v6},
+    model::{Report, ends, fragments},
+    setup::{BROADCAST, OUR_MAC, ROUTER_MAC, S1_MAC, ServiceSpec, VIP},
 };
 
 fn talk() -> Talk {
@@ -171,4 +182,162 @@ fn forwarded_packets_are_counted_for_their_service() {
     let stats = kernel.service_stats(0);
     assert_eq!((stats.flows, stats.packets_in, stats.packets_out), (1, 2, 2));
     assert_eq!((stats.bytes_in, stats.bytes_out, stats.refused), (112, 112, 0));
+}
+
+/// A frame that a phase is needed for, in the family of the moment; before it, what makes it so.
+fn needing(kernel: &mut Kernel, phase: Phase) -> Vec<u8> {
+    let request = |port, flags| {
+        let to = end(&format!("192.168.100.100:{port}"));
+        Frame::new(end("192.168.10.50:40000"), to, Body::Tcp(flags, 1, 1))
+    };
+    let ping = || echo("192.168.10.50", VIP).build();
+    let fragment = |port| fragments(&request(port, "A").payload(&[7; 40]).build(), 9, 32).swap_remove(0);
+    match phase {
+        Phase::Neighbour if v6() => solicitation(),
+        Phase::Neighbour => arp_request(ROUTER_MAC, ip("192.168.100.254"), ip(VIP), BROADCAST),
+        Phase::Miss | Phase::Answer | Phase::Receive6 => ping(),
+        Phase::Schedule | Phase::Create | Phase::Forward => request(80, "S").build(),
+        Phase::Evict => {
+            kernel.run(&request(80, "S").build());
+            Frame::new(
+                end("192.168.10.50:40001"),
+                end("192.168.100.100:80"),
+                Body::Tcp("S", 1, 1),
+            )
+            .build()
+        }
+        Phase::Search => {
+            for port in 40_001..40_004 {
+                let from = End(ip("192.168.10.50"), port);
+                kernel.run(&Frame::new(from, end("192.168.100.100:83"), Body::Udp(true)).build());
+            }
+            Frame::new(
+                end("192.168.10.50:40009"),
+                end("192.168.100.100:83"),
+                Body::Udp(true),
+            )
+            .build()
+        }
+        Phase::Transit => Frame::new(end("192.168.100.10:1"), end("198.51.100.7:9"), Body::Udp(true))
+            .via(S1_MAC)
+            .build(),
+        Phase::Relay => {
+            kernel.lease(false);
+            ping()
+        }
+        Phase::IcmpError => Report {
+            from_mac: ROUTER_MAC,
+            to_mac: OUR_MAC,
+            from: ip("192.168.100.254"),
+            to: ip(VIP),
+            ttl: 64,
+            kind: if v6() { 1 } else { 3 },
+            code: 1,
+            rest: [0; 4],
+            quote: request(80, "S").build()[14..].to_vec(),
+        }
+        .build(),
+        Phase::Fragment => fragment(80),
+        Phase::Extensions | Phase::Lookup => request(80, "S").options(&[1; 8]).build(),
+        Phase::Direct => request(81, "S").build(),
+        Phase::Mss => request(82, "S").build(),
+        Phase::DirectForward => {
+            kernel.run(&request(81, "S").build());
+            fragment(81)
+        }
+    }
+}
+
+/// For the VIP, from the router.
+fn solicitation() -> Vec<u8> {
+    let write = fuzz::write::packet;
+    let mut body = vec![135, 0, 0, 0, 0, 0, 0, 0];
+    body.extend(fuzz::write::octets(ip(VIP)));
+    body.extend([1, 1]);
+    body.extend(ROUTER_MAC);
+    let mut packet = write(ip("192.168.100.254"), ip(VIP), 58, &body, 2);
+    packet[7] = 255;
+    [&OUR_MAC[..], &ROUTER_MAC, &[0x86, 0xdd], &packet].concat()
+}
+
+const ALL: [Phase; 18] = [
+    Phase::Neighbour,
+    Phase::Miss,
+    Phase::Schedule,
+    Phase::Evict,
+    Phase::Create,
+    Phase::Forward,
+    Phase::Answer,
+    Phase::Transit,
+    Phase::Relay,
+    Phase::Search,
+    Phase::IcmpError,
+    Phase::Fragment,
+    Phase::Receive6,
+    Phase::Extensions,
+    Phase::Lookup,
+    Phase::Direct,
+    Phase::Mss,
+    Phase::DirectForward,
+];
+
+/// A service for each of the ways a new flow may go.
+fn all_ways() -> Setup {
+    let direct = ServiceSpec {
+        port: 81,
+        mode: mode::DSR,
+        ..ServiceSpec::BOTH_NAT
+    };
+    let clamped = ServiceSpec {
+        port: 82,
+        ..ServiceSpec::BOTH_NAT
+    };
+    let datagrams = ServiceSpec {
+        port: 83,
+        proto: proto::UDP,
+        ..ServiceSpec::BOTH_NAT
+    };
+    let mut setup = [&direct, &clamped, &datagrams]
+        .into_iter()
+        .fold(Setup::service(&ServiceSpec::BOTH_NAT), Setup::with);
+    setup.service[2].1.mss = 1_000;
+    setup.pools[0].1.last = setup.pools[0].1.first + 2;
+    setup.node.half_open_budget = 1;
+    setup
+}
+
+#[test]
+#[ignore = "needs root"]
+fn a_program_that_is_missing_costs_the_packets_that_need_it_and_is_counted() {
+    let mut kernel = Kernel::new();
+    for (index, name) in PHASES {
+        let v6 = index >= FAMILY_PHASES || name == "onearm_receive6";
+        let phase = ALL
+            .into_iter()
+            .find(|phase| phase.index(v6 && name != "onearm_receive6") == index)
+            .expect("a phase");
+        use_v6(v6);
+        kernel.load(&all_ways());
+        let frame = needing(&mut kernel, phase);
+        kernel.remove_phase(index);
+        let (verdict, _) = kernel.run(&frame);
+        let counted = (kernel.counter(Counter::Internal), verdict);
+        kernel.restore_phase(index, name);
+        assert_eq!(counted, (1, Verdict::Drop), "{name}: {:?}", kernel.counters());
+    }
+    use_v6(false);
+}
+
+#[test]
+#[ignore = "needs root"]
+fn a_leg_without_a_port_to_redirect_to_costs_the_packet_and_is_counted() {
+    let mut kernel = Kernel::new();
+    let mut setup = Setup::service(&ServiceSpec {
+        servers: &[5],
+        ..ServiceSpec::BOTH_NAT
+    });
+    setup.next_hops[4].1.leg = 9;
+    kernel.load(&setup);
+    let (verdict, _) = kernel.run(&talk().request(Body::Tcp("S", 1, 0)).build());
+    assert_eq!((kernel.counter(Counter::Internal), verdict), (1, Verdict::Drop));
 }

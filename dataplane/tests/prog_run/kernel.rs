@@ -25,6 +25,12 @@ use onearm_dataplane_common::{
 
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/onearm-xdp.o"));
 
+/// Services and servers of a setup have indexes below this.
+const MOST_INDEXES: u32 = 40;
+
+/// Both flow tables.
+pub type Table = (Vec<Bucket4>, Vec<Bucket6>);
+
 /// Programs and maps of one load.
 pub struct Kernel {
     ebpf: Ebpf,
@@ -32,7 +38,7 @@ pub struct Kernel {
     /// `SOURCES` is large, and few cases count in it.
     sources_used: bool,
     /// The kernel empties a program array when its last descriptor is closed.
-    _phases: ProgramArray<MapData>,
+    phases: ProgramArray<MapData>,
 }
 
 impl Kernel {
@@ -70,7 +76,7 @@ impl Kernel {
             ebpf,
             buckets: 0,
             sources_used: false,
-            _phases: phases,
+            phases,
         }
     }
 
@@ -162,6 +168,79 @@ impl Kernel {
     }
 }
 
+impl Kernel {
+    pub fn remove_phase(&mut self, index: u32) {
+        self.phases.clear_index(&index).expect("it was there");
+    }
+
+    pub fn restore_phase(&mut self, index: u32, name: &str) {
+        let fd = <&mut Xdp>::try_from(self.ebpf.program_mut(name).expect(name))
+            .expect("xdp")
+            .fd()
+            .expect("loaded");
+        self.phases.set(index, fd, 0).expect("tail call");
+    }
+}
+
+/// What the comparison with the packet logic in user space needs.
+impl Kernel {
+    /// Nobody is in either flow table, and none of these identifications was given.
+    pub fn forget_flows(&mut self, buckets: u32, ids: &[u32]) {
+        self.set_table(&(
+            vec![Bucket4::default(); buckets as usize],
+            vec![Bucket6::default(); buckets as usize],
+        ));
+        self.fill_array("FRAGMENT_IDS", ids.iter().map(|id| (*id, 0u64)));
+    }
+
+    pub fn table(&self) -> Table {
+        let four: Array<&MapData, Bucket4> = self.array("FLOWS4");
+        let six: Array<&MapData, Bucket6> = self.array("FLOWS6");
+        let range = 0..self.buckets;
+        (
+            range
+                .clone()
+                .map(|b| four.get(&b, 0).expect("in range"))
+                .collect(),
+            range.map(|b| six.get(&b, 0).expect("in range")).collect(),
+        )
+    }
+
+    pub fn set_table(&mut self, (four, six): &Table) {
+        self.fill_array("FLOWS4", (0..).zip(four.iter().copied()));
+        self.fill_array("FLOWS6", (0..).zip(six.iter().copied()));
+    }
+
+    pub fn incarnation(&self) -> u64 {
+        self.array("INCARNATION").get(&0, 0).expect("one entry")
+    }
+
+    /// Counts of flows: half-open ones; services, servers, sources by index.
+    pub fn set_counts(&mut self, half_open: u64, counts: [Vec<(u32, u64)>; 3]) {
+        self.fill_array("HALF_OPEN", [(0, half_open)]);
+        for (map, counts) in ["OPEN", "OPEN_SERVERS", "SOURCES"].into_iter().zip(counts) {
+            self.fill_array(map, counts);
+        }
+    }
+
+    pub fn set_servers(&mut self, setup: &Setup) {
+        self.fill_array("SERVERS", setup.servers.iter().copied());
+    }
+
+    /// First fragments are so much older.
+    pub fn age_fragments(&mut self, ns: u64) {
+        let map: HashMap<&MapData, FragmentKey, Remembered> =
+            HashMap::try_from(self.ebpf.map("FRAGMENTS").expect("FRAGMENTS")).expect("hash");
+        let all: Vec<_> = map.iter().collect::<Result<_, _>>().expect("entries");
+        let mut map: HashMap<&mut MapData, FragmentKey, Remembered> =
+            HashMap::try_from(self.map("FRAGMENTS")).expect("hash");
+        for (key, mut first) in all {
+            first.time = first.time.saturating_sub(ns);
+            map.insert(key, first, 0).expect("known");
+        }
+    }
+}
+
 fn test_run(main: &Xdp, frame: &[u8]) -> (Verdict, Vec<u8>) {
     test_run_with(main, frame, None)
 }
@@ -212,9 +291,9 @@ impl Engine for Kernel {
         }
         self.buckets = setup.buckets;
         self.change(setup);
-        self.fill_array("WRR", zeros(8));
-        self.fill_array("OPEN", zeros(8));
-        self.fill_array("OPEN_SERVERS", zeros(8));
+        self.fill_array("WRR", zeros(MOST_INDEXES));
+        self.fill_array("OPEN", zeros(MOST_INDEXES));
+        self.fill_array("OPEN_SERVERS", zeros(MOST_INDEXES));
         if std::mem::take(&mut self.sources_used) {
             self.fill_array("SOURCES", zeros(2 * SOURCES_ROW));
         }

@@ -7,6 +7,7 @@ mod choice;
 pub mod direct;
 mod edges;
 mod egress;
+mod endings;
 mod fragments;
 mod hairpin;
 mod icmp_errors;
@@ -111,6 +112,7 @@ pub fn tables<E: Engine>() -> Vec<Case<E>> {
         direct::per_packet_cases(),
         edges::cases(),
         egress::cases(),
+        endings::cases(),
         fragments::cases(),
         hairpin::cases(),
         last_hops::cases(),

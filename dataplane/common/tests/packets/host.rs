@@ -112,7 +112,7 @@ unsafe impl Packet for Buffer {
 
 /// What flows are counted for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Counted {
+pub enum Counted {
     Service(u32),
     Server(u32),
     Source(u32),
@@ -120,9 +120,9 @@ enum Counted {
 
 /// Maps in memory.
 pub struct Host {
-    setup: Setup,
-    buckets: Vec<UnsafeCell<Bucket4>>,
-    buckets6: Vec<UnsafeCell<Bucket6>>,
+    pub setup: Setup,
+    pub buckets: Vec<UnsafeCell<Bucket4>>,
+    pub buckets6: Vec<UnsafeCell<Bucket6>>,
     held: bool,
     pub now: u64,
     pub slot: u32,
@@ -132,15 +132,17 @@ pub struct Host {
     wrr: RefCell<HashMap<u32, u64>>,
     /// As learned, and as judged.
     last_hops: RefCell<Vec<(LastHop, LastHop)>>,
-    half_open: Cell<u64>,
-    fragments: RefCell<HashMap<FragmentKey, Remembered>>,
-    fragment_ids: RefCell<HashMap<u32, u64>>,
-    incarnation: Cell<u64>,
+    pub half_open: Cell<u64>,
+    pub fragments: RefCell<HashMap<FragmentKey, Remembered>>,
+    pub fragment_ids: RefCell<HashMap<u32, u64>>,
+    pub incarnation: Cell<u64>,
     pace: RefCell<HashMap<u32, u64>>,
     meters: RefCell<Vec<Meter>>,
     random: Cell<u32>,
+    /// Random numbers drawn so far.
+    pub drawn: Cell<u64>,
     work: RefCell<Work>,
-    counts: RefCell<HashMap<Counted, u64>>,
+    pub counts: RefCell<HashMap<Counted, u64>>,
     pub refusals: RefCell<HashMap<u32, Refusals>>,
     pub events: RefCell<Vec<Event>>,
     pub tallied: RefCell<Vec<(u16, u16, bool, u64)>>,
@@ -192,6 +194,7 @@ impl Host {
             pace: RefCell::default(),
             meters: RefCell::default(),
             random: Cell::new(1),
+            drawn: Cell::default(),
             work: RefCell::default(),
             counts: RefCell::default(),
             refusals: RefCell::default(),
@@ -266,15 +269,11 @@ impl Host {
         self.setup.service.iter().map(|(index, _)| *index).collect()
     }
 
-    /// User space finds a last hop that was learned believable, or not.
-    pub fn judge_last_hop(&mut self, number: u32, believed: bool) {
+    /// A last hop that was learned, by number.
+    pub fn numbered_last_hop(&self, number: u32) -> Option<LastHop> {
         let hops = self.last_hops.borrow();
-        let Some(which) = (number as usize).checked_rem(hops.len()) else {
-            return;
-        };
-        let (hop, _) = hops[which];
-        drop(hops);
-        Engine::judge(self, hop, believed);
+        let which = (number as usize).checked_rem(hops.len())?;
+        Some(hops[which].0)
     }
 
     /// What user space does from time to time: flows that were silent for too long go.
@@ -709,6 +708,7 @@ impl Tables for Host {
         meter.charge(now, rate).map(|m| *meter = m).is_some()
     }
     fn random(&self) -> u32 {
+        self.drawn.set(self.drawn.get() + 1);
         let next = self
             .random
             .get()

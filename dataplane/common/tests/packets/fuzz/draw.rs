@@ -2,7 +2,7 @@
 
 use super::{
     changes::CHANGES,
-    expect::address,
+    expect::{address, is_direct},
     judge::{Event, Given},
     setups::{Family, SERVERS, SOURCES},
 };
@@ -185,7 +185,7 @@ fn packet() -> impl Strategy<Value = Packet> {
             0.15,
             (0u16..4, prop_oneof![Just(8usize), Just(16), Just(24)], 0usize..6),
         ),
-        prop_oneof![14 => Just(0usize), 1 => 1usize..11],
+        prop_oneof![14 => Just(0usize), 1 => 1usize..12],
     );
     let kind = (
         any::<bool>(),
@@ -366,6 +366,12 @@ impl Packet {
         {
             let pieces = fragments(&bytes, u32::from(id), size);
             bytes.clone_from(&pieces[which % pieces.len()]);
+            if self.way == 11 {
+                // Near the end of the longest datagram.
+                let at = if v6() { 14 + 40 + 2 } else { 14 + 6 };
+                let word: u16 = if v6() { 0xffe8 } else { 0x1ffd };
+                bytes[at..at + 2].copy_from_slice(&word.to_be_bytes());
+            }
         }
         (ifindex, self.on_the_way(vlan, bytes))
     }
@@ -433,6 +439,11 @@ impl Packet {
         quoted: usize,
     ) -> Vec<u8> {
         let (from, to) = match modulo(flows, n) {
+            // The server's answer, which the node has not seen.
+            Some(flow) if is_direct(&flow) => (
+                End(address(flow.daddr), u16::from_be(flow.dport)),
+                End(address(flow.saddr), u16::from_be(flow.sport)),
+            ),
             Some(flow) => (
                 End(address(flow.new_saddr), u16::from_be(flow.new_sport)),
                 End(address(flow.new_daddr), u16::from_be(flow.new_dport)),

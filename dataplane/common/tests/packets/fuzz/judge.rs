@@ -130,7 +130,11 @@ impl Judge {
             Event::Leaves(frame) => return self.leave(frame),
             Event::Ticks(ticks) => self.host.pass_ticks(*ticks),
             Event::Sweep => self.host.sweep(),
-            Event::Judged(n, believed) => self.host.judge_last_hop(*n, *believed),
+            Event::Judged(n, believed) => {
+                if let Some(hop) = self.host.numbered_last_hop(*n) {
+                    Engine::judge(&mut self.host, hop, *believed);
+                }
+            }
             Event::Change(name) => self.host.edit(changes::named(name).ok_or("a change")?),
             Event::Lease(held) => {
                 self.leased = *held;

@@ -196,7 +196,7 @@ fn of_one_family(name: &str) -> Setup {
     setup.next_hops[4].1.mtu = 600;
     setup.legs[2].1.mtu = 600;
     setup.node.relay_to_peer = 1;
-    setup.buckets = 64;
+    setup.buckets = 16;
     if name == "tight" {
         setup.node.relay_to_peer = 0;
         setup.node.half_open_budget = 2;

@@ -85,7 +85,7 @@ pub struct PairSpec {
     pub interval: Duration,
     /// Priority of lb1 and lb2.
     pub priorities: [u8; 2],
-    /// Gateway addresses, all on the one leg, /24 or /64.
+    /// Gateway addresses, all on the one leg, /24 or /64. A link-local one is that of the segment's IPv6 network.
     pub gateways: Vec<IpAddr>,
     /// Services.
     pub services: Vec<Service>,
@@ -95,7 +95,7 @@ pub struct PairSpec {
     pub peer_link: bool,
     /// Whether VIPs are on leg `wan` (`eth0`), gateways and servers on leg `lan` (`eth1`).
     pub two_arms: bool,
-    /// VLAN of the nodes' leg.
+    /// VLAN of the nodes' leg; of two arms the inside has the next one.
     pub vlan: Option<u16>,
     /// Flow-table size.
     pub max_flows: u32,
@@ -178,9 +178,29 @@ impl PairSpec {
     #[must_use]
     pub fn with_two_arms(mut self) -> Self {
         self.two_arms = true;
-        self.gateways = vec![topology::INSIDE_GATEWAY.into()];
+        for gateway in &mut self.gateways {
+            *gateway = match gateway {
+                IpAddr::V4(_) => topology::INSIDE_GATEWAY.into(),
+                IpAddr::V6(_) => topology::INSIDE_GATEWAY6.into(),
+            };
+        }
         for server in self.services.iter_mut().flat_map(|service| &mut service.servers) {
-            server.address = topology::inside_address(&server.name).into();
+            server.address = match server.address {
+                IpAddr::V4(_) => topology::inside_address(&server.name).into(),
+                IpAddr::V6(_) => topology::inside_address6(&server.name).into(),
+            };
+        }
+        self
+    }
+
+    /// The same services and gateways in both families; the names of IPv6 ones end in 6.
+    #[must_use]
+    pub fn in_both_families(mut self) -> Self {
+        let six = self.clone().of_family(Family::V6);
+        self.gateways.extend(six.gateways);
+        for mut service in six.services {
+            service.name.push('6');
+            self.services.push(service);
         }
         self
     }

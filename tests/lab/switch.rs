@@ -1,5 +1,7 @@
 //! The switch: a bridge in a namespace of its own, with ports that can fail.
 
+use std::time::Duration;
+
 use anyhow::Result;
 
 use crate::netns::Namespace;
@@ -18,6 +20,9 @@ const FAULTS: &str = "table bridge lab {
   }
 }";
 
+/// How long a snooping switch knows a member that does not renew its membership: two and a half of its questions.
+pub const MEMBERSHIP: Duration = Duration::from_secs(5);
+
 /// What the bridge does with addresses it has to learn.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Variant {
@@ -26,9 +31,14 @@ pub enum Variant {
     Learning,
     /// Ageing time 0: forgets at once and floods every frame to every port.
     Flooding,
-    /// Multicast snooping with a querier: groups reach joined ports only.
+    /// Multicast snooping with a querier of both families: groups reach joined ports only, and memberships end after
+    /// [`MEMBERSHIP`].
     Snooping,
 }
+
+/// In hundredths of a second: a question every two seconds, to be answered within half a one.
+const SNOOPING: &str = "mcast_snooping 1 mcast_querier 1 mcast_query_interval 200 mcast_query_response_interval 50 \
+                        mcast_startup_query_interval 50 mcast_membership_interval 500 mcast_querier_interval 500";
 
 /// A bridge with cuttable ports. The port of namespace `x` is called `p-x`.
 #[derive(Clone, Debug)]
@@ -65,8 +75,13 @@ impl Switch {
         let (ageing, snooping) = match variant {
             Variant::Learning => ("30000", "mcast_snooping 0"),
             Variant::Flooding => ("0", "mcast_snooping 0"),
-            Variant::Snooping => ("30000", "mcast_snooping 1 mcast_querier 1"),
+            Variant::Snooping => ("30000", SNOOPING),
         };
+        if variant == Variant::Snooping {
+            // Without a link-local address nobody is asked by MLD, and then IPv6 groups reach every port.
+            self.ns.sysctl("net.ipv6.conf.br0.accept_dad", "0")?;
+            self.ns.sysctl("net.ipv6.conf.br0.disable_ipv6", "0")?;
+        }
         self.ns.run(&format!(
             "ip link set br0 type bridge ageing_time {ageing} {snooping}"
         ))?;
@@ -95,6 +110,27 @@ impl Switch {
         self.ns
             .run(&format!("bridge vlan add dev {port} vid {vlan}"))
             .map(drop)
+    }
+
+    /// Beside its VLANs the port of `short` carries an untagged network, VLAN 1.
+    ///
+    /// # Errors
+    /// When `bridge` refuses.
+    pub fn add_untagged(&self, short: &str) -> Result<()> {
+        let port = Self::port(short);
+        self.ns
+            .run(&format!("bridge vlan add dev {port} vid 1 pvid untagged"))
+            .map(drop)
+    }
+
+    /// The port of `short` leaves `vlan` for the untagged network.
+    ///
+    /// # Errors
+    /// When `bridge` refuses.
+    pub fn leave_vlan(&self, short: &str, vlan: u16) -> Result<()> {
+        let port = Self::port(short);
+        self.ns.run(&format!("bridge vlan del dev {port} vid {vlan}"))?;
+        self.add_untagged(short)
     }
 
     /// The namespace the bridge is in.

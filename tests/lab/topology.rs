@@ -7,8 +7,8 @@
 //!                lb1 .2, lb2 .3 (default route: .254) ────┘   VIP .100 and gateway .1 belong to the pair
 //! ```
 //!
-//! With two arms the servers are on a switch of their own, 10.1.0.0/24, and the nodes between both: `eth1` of each node is
-//! 10.1.0.2 and .3, the servers' default route is the pair's 10.1.0.1.
+//! With two arms the servers are on a switch of their own, 10.1.0.0/24 and 2001:db8:1::/64, and the nodes between both:
+//! `eth1` of each node is 10.1.0.2 and .3, the servers' default route is the pair's 10.1.0.1.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -27,6 +27,8 @@ pub const VIP: Ipv4Addr = Ipv4Addr::new(192, 168, 100, 100);
 pub const GATEWAY: Ipv4Addr = Ipv4Addr::new(192, 168, 100, 1);
 /// Gateway address of a pair with two arms.
 pub const INSIDE_GATEWAY: Ipv4Addr = Ipv4Addr::new(10, 1, 0, 1);
+/// IPv6 gateway address of a pair with two arms.
+pub const INSIDE_GATEWAY6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 1, 0, 0, 0, 0, 1);
 /// The router on the segment.
 pub const ROUTER: Ipv4Addr = Ipv4Addr::new(192, 168, 100, 254);
 /// The client behind the router.
@@ -74,7 +76,7 @@ pub struct Options {
     /// Where the servers are.
     pub arms: Arms,
     /// VLAN of the segment: the nodes' ports of the switch are trunks that carry it tagged, and each node has the VLAN device
-    /// `eth0.N`. Needs [`vlans_exist`].
+    /// `eth0.N`; of two arms the inside is VLAN N + 1 on `eth1`. Needs [`vlans_exist`].
     pub vlan: Option<u16>,
     /// Whether what a generator sends ends at the switch once the node has sent it on.
     pub sink: bool,
@@ -152,6 +154,14 @@ pub fn inside_address(short: &str) -> Ipv4Addr {
     Ipv4Addr::new(10, 1, 0, last_byte(short))
 }
 
+/// IPv6 address of a node or server on the inside of two arms.
+///
+/// # Panics
+/// As [`address`].
+pub fn inside_address6(short: &str) -> Ipv6Addr {
+    Ipv6Addr::new(0x2001, 0xdb8, 1, 0, 0, 0, 0, decimal_digits(last_byte(short)))
+}
+
 /// MAC of a node on the inside of two arms: 02:00:00:00:03 and the last byte of its address.
 ///
 /// # Panics
@@ -167,9 +177,21 @@ pub fn inside_mac(short: &str) -> [u8; 6] {
 /// As [`address`].
 pub fn address6(short: &str) -> Ipv6Addr {
     let [_, _, net, last] = address(short).octets();
-    let digits =
-        |byte: u8| u16::from_str_radix(&byte.to_string(), 16).expect("decimal digits are hexadecimal ones");
-    Ipv6Addr::new(0x2001, 0xdb8, digits(net), 0, 0, 0, 0, digits(last))
+    Ipv6Addr::new(
+        0x2001,
+        0xdb8,
+        decimal_digits(net),
+        0,
+        0,
+        0,
+        0,
+        decimal_digits(last),
+    )
+}
+
+/// The number that looks in hexadecimal as `byte` does in decimal.
+fn decimal_digits(byte: u8) -> u16 {
+    u16::from_str_radix(&byte.to_string(), 16).expect("decimal digits are hexadecimal ones")
 }
 
 /// Link-local address of a port of the segment, as the kernel makes it from the MAC (RFC 4291, appendix A).
@@ -225,6 +247,18 @@ fn leg_name(vlan: Option<u16>, short: &str) -> String {
     }
 }
 
+/// Interface of a node that has its address on the inside.
+fn inside_leg_name(vlan: Option<u16>) -> String {
+    vlan.map_or_else(|| "eth1".to_owned(), |vlan| format!("eth1.{}", vlan + 1))
+}
+
+fn add_vlan(ns: &Namespace, parent: &str, vlan: u16) -> Result<()> {
+    ns.run(&format!(
+        "ip link add link {parent} name {parent}.{vlan} type vlan id {vlan}"
+    ))?;
+    ns.run(&format!("ip link set {parent}.{vlan} up")).map(drop)
+}
+
 /// A MAC in colon form.
 pub fn colons(mac: [u8; 6]) -> String {
     mac.map(|b| format!("{b:02x}")).join(":")
@@ -242,7 +276,11 @@ impl OneArm {
             switch.set_vlan(vlan)?;
         }
         let inside = if options.arms == Arms::Two {
-            Some(Switch::create(lab.namespace("in")?, options.variant)?)
+            let inside = Switch::create(lab.namespace("in")?, options.variant)?;
+            if let Some(vlan) = options.vlan {
+                inside.set_vlan(vlan + 1)?;
+            }
+            Some(inside)
         } else {
             None
         };
@@ -259,13 +297,15 @@ impl OneArm {
             switch.plug(short, &ns, "eth0", &colons(mac(short)))?;
             if let Some(inside) = inside.as_ref().filter(|_| NODES.contains(&short)) {
                 inside.plug(short, &ns, "eth1", &colons(inside_mac(short)))?;
-                ns.run(&format!("ip addr add {}/24 dev eth1", inside_address(short)))?;
+                if let Some(vlan) = options.vlan {
+                    add_vlan(&ns, "eth1", vlan + 1)?;
+                    inside.trunk(short, vlan + 1)?;
+                }
+                let leg = inside_leg_name(options.vlan);
+                ns.run(&format!("ip addr add {}/24 dev {leg}", inside_address(short)))?;
             }
             if let Some(vlan) = options.vlan.filter(|_| NODES.contains(&short)) {
-                ns.run(&format!(
-                    "ip link add link eth0 name eth0.{vlan} type vlan id {vlan}"
-                ))?;
-                ns.run(&format!("ip link set eth0.{vlan} up"))?;
+                add_vlan(&ns, "eth0", vlan)?;
                 switch.trunk(short, vlan)?;
             }
             let leg = leg_name(options.vlan, short);
@@ -350,9 +390,28 @@ impl OneArm {
                     ns.sysctl(&format!("net.ipv6.conf.{which}.{key}"), value)?;
                 }
             }
+            let is_inside = self.inside.is_some() && SERVERS.contains(short);
+            let address = if is_inside {
+                inside_address6(short)
+            } else {
+                address6(short)
+            };
             let leg = self.leg(short);
-            ns.run(&format!("ip addr add {}/64 dev {leg} nodad", address6(short)))?;
+            ns.run(&format!("ip addr add {address}/64 dev {leg} nodad"))?;
         }
+        if self.inside.is_some() {
+            for node in NODES {
+                let leg = inside_leg_name(self.vlan);
+                let address = inside_address6(node);
+                self.ns(node)
+                    .run(&format!("ip addr add {address}/64 dev {leg} nodad"))?;
+            }
+        }
+        let gateway = if self.inside.is_some() {
+            INSIDE_GATEWAY6
+        } else {
+            GATEWAY6
+        };
         router.run(&format!("ip addr add {ROUTER_LINK_LOCAL}/64 dev eth0 nodad"))?;
         router.sysctl("net.ipv6.conf.all.forwarding", "1")?;
         for short in ["out", "rem"] {
@@ -366,7 +425,7 @@ impl OneArm {
         for (short, byte) in PORTS {
             let line = match byte {
                 254 => continue,
-                10..=12 => format!("ip -6 route add default via {GATEWAY6}"),
+                10..=12 => format!("ip -6 route add default via {gateway}"),
                 _ => format!(
                     "ip -6 route add default via {ROUTER_LINK_LOCAL} dev {}",
                     self.leg(short)

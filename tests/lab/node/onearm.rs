@@ -309,11 +309,11 @@ pub(crate) fn node_toml(index: usize, spec: &PairSpec) -> String {
         &[("lan", "eth0", "service")]
     };
     // Both ends of the cables are the lab's: frames sent by a native program arrive. A VLAN has no native programs.
-    let (vlan, attach) = match spec.vlan {
-        Some(vlan) => (vlan.to_string(), "generic"),
-        None => ("\"none\"".to_owned(), "native"),
-    };
-    for (name, interface, role) in legs {
+    for ((name, interface, role), place) in legs.iter().zip(0..) {
+        let (vlan, attach) = match spec.vlan {
+            Some(vlan) => ((vlan + place).to_string(), "generic"),
+            None => ("\"none\"".to_owned(), "native"),
+        };
         // Writing to a String cannot fail.
         write!(
             text,
@@ -323,6 +323,9 @@ pub(crate) fn node_toml(index: usize, spec: &PairSpec) -> String {
     }
     text
 }
+
+/// IPv6 network of the segment.
+const SEGMENT6: &str = "2001:db8:100::/64";
 
 /// What `pair.toml` says for `spec`.
 pub fn pair_toml(spec: &PairSpec) -> String {
@@ -352,6 +355,9 @@ pub fn pair_toml(spec: &PairSpec) -> String {
             "\n[[gateway]]\naddress = \"{gateway}/{length}\"\nleg = \"lan\""
         )
         .ok();
+        if matches!(gateway, IpAddr::V6(six) if six.is_unicast_link_local()) {
+            writeln!(text, "network = \"{SEGMENT6}\"").ok();
+        }
     }
     for service in &spec.services {
         write_service(&mut text, service, spec);

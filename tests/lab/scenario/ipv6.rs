@@ -1,5 +1,5 @@
-//! A pair that serves IPv6, alone and beside IPv4: who answers solicitations, both NAT modes, a dead Active, a snooping
-//! switch.
+//! A pair that serves IPv6, alone and beside IPv4: who answers solicitations, both NAT modes, a link-local gateway, an Active
+//! that dies, stops, hangs or loses its cable, a snooping switch whose memberships end unless they are renewed.
 
 use std::{
     net::{IpAddr, Ipv6Addr, SocketAddr},
@@ -8,13 +8,16 @@ use std::{
 
 use anyhow::{Result, ensure};
 
-use super::{Run, Scenario, failover};
+use super::{
+    Run, Scenario,
+    failover::{self, Fault},
+};
 use crate::{
     clock::{self, MS, Nanos, ms},
     measure::{echo, echo::Echo, udp::UdpProber},
-    node::Pair,
+    node::{Pair, Role},
     service::{Mode, PairSpec},
-    switch::Variant,
+    switch::{MEMBERSHIP, Variant},
     topology::{Family, GATEWAY6, NODES, OneArm, Options, SERVERS, VIP, VIP6, address6, colons, mac},
     traffic::{self, DIRECT_PORT, Web},
 };
@@ -23,37 +26,86 @@ use crate::{
 const REQUESTS: usize = 300;
 /// What a fault may cost above three intervals and skew.
 const ALLOWANCE: Nanos = 20 * MS;
+/// What an orderly stop may cost.
+const CLEAN_STOP: Nanos = 50 * MS;
+/// Gateway address that is the same on every network.
+const LINK_LOCAL_GATEWAY: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 1);
+/// Group of everybody whose address ends as the VIP does.
+const VIP_GROUP: Ipv6Addr = {
+    let [.., a, b] = VIP6.segments();
+    Ipv6Addr::new(0xff02, 0, 0, 0, 0, 1, 0xff00 | a & 0xff, b)
+};
 
 /// The scenario.
 pub(super) fn scenario() -> Scenario {
     Scenario {
         name: "ipv6",
-        about: "IPv6 alone and beside IPv4: curl and nginx in both NAT modes, solicitations, a dead Active, MLD snooping",
+        about: "IPv6 alone and beside IPv4: curl and nginx in both NAT modes, solicitations, a lost Active, MLD snooping",
         for_peers: false,
         run: |run| {
-            for mode in [Mode::BothNat, Mode::Dnat] {
-                alone(run, mode, Variant::Learning)?;
-            }
-            alone(run, Mode::Dnat, Variant::Snooping)?;
+            let plain = Alone {
+                part: "both-nat",
+                mode: Mode::BothNat,
+                variant: Variant::Learning,
+                gateway: GATEWAY6,
+                fault: Fault::Kill,
+            };
+            alone(run, plain)?;
+            alone(
+                run,
+                Alone {
+                    part: "dnat-link-local-gateway",
+                    mode: Mode::Dnat,
+                    gateway: LINK_LOCAL_GATEWAY,
+                    fault: Fault::Stop,
+                    ..plain
+                },
+            )?;
+            alone(
+                run,
+                Alone {
+                    part: "dnat-snooping",
+                    mode: Mode::Dnat,
+                    variant: Variant::Snooping,
+                    fault: Fault::Cut,
+                    ..plain
+                },
+            )?;
             beside_ipv4(run)
         },
     }
 }
 
+/// What a part without IPv4 is made of.
+#[derive(Clone, Copy, Debug)]
+struct Alone {
+    part: &'static str,
+    mode: Mode,
+    variant: Variant,
+    gateway: Ipv6Addr,
+    fault: Fault,
+}
+
 /// Nodes without any IPv4 address.
-fn alone(run: &mut Run, mode: Mode, variant: Variant) -> Result<()> {
-    let snooping = variant == Variant::Snooping;
-    let part = format!("{}{}", mode.word(), if snooping { "-snooping" } else { "" });
+fn alone(run: &mut Run, of: Alone) -> Result<()> {
+    let Alone { part, mode, .. } = of;
     let options = Options {
         ipv6: true,
-        variant,
+        variant: of.variant,
         ..Options::default()
     };
-    let spec = PairSpec::web_and_echo(mode, run.interval()).of_family(Family::V6);
-    run.with_lab(&part, options, |run, lab| {
+    let mut spec = PairSpec::web_and_echo(mode, run.interval()).of_family(Family::V6);
+    spec.gateways = vec![of.gateway.into()];
+    run.with_lab(part, options, |run, lab| {
         for node in NODES {
             // The routes go with it.
             lab.ns(node).run("ip -4 addr flush dev eth0")?;
+        }
+        for server in SERVERS {
+            lab.ns(server).run(&format!(
+                "ip -6 route replace default via {} dev eth0",
+                of.gateway
+            ))?;
         }
         let web = traffic::start_servers(lab, &["s1", "s2", "s3", "out"])?;
         let _echoes = echoes(lab)?;
@@ -61,17 +113,25 @@ fn alone(run: &mut Run, mode: Mode, variant: Variant) -> Result<()> {
         pair.start()?;
         lab.forget_neighbours()?;
         failover::wait_served(lab, target6())?;
-        if snooping {
-            members(run, lab);
+        let snooped = if of.variant == Variant::Snooping {
+            members(run, lab, "are members");
+            Some(Snooped::begin(lab)?)
+        } else {
+            None
+        };
+        serves(run, lab, &web, part, mode, "first")?;
+        owner(run, lab, part, of.gateway, 0)?;
+        small_things(run, lab, part)?;
+        gateway(run, lab, &web, part)?;
+        let outage = lose(lab, &mut pair, &[target6()], of.fault)?;
+        judge(run, &spec, part, "IPv6", of.fault, &outage[0]);
+        serves(run, lab, &web, part, mode, "second")?;
+        owner(run, lab, part, of.gateway, 1)?;
+        returns(run, lab, &mut pair, part, of.fault)?;
+        if let Some(snooped) = snooped {
+            snooped.end(run, lab)?;
+            owner(run, lab, part, of.gateway, 1)?;
         }
-        serves(run, lab, &web, &part, mode, "first")?;
-        owner(run, lab, &part, 0)?;
-        small_things(run, lab, &part)?;
-        gateway(run, lab, &web, &part)?;
-        let outage = dies(lab, &mut pair, &[target6()])?;
-        judge(run, &spec, &part, "IPv6", &outage[0]);
-        serves(run, lab, &web, &part, mode, "second")?;
-        owner(run, lab, &part, 1)?;
         pair.scrap()
     })
 }
@@ -83,13 +143,7 @@ fn beside_ipv4(run: &mut Run) -> Result<()> {
         ipv6: true,
         ..Options::default()
     };
-    let mut spec = PairSpec::web_and_echo(mode, run.interval());
-    let six = PairSpec::web_and_echo(mode, run.interval()).of_family(Family::V6);
-    spec.gateways.extend(six.gateways);
-    for mut service in six.services {
-        service.name.push('6');
-        spec.services.push(service);
-    }
+    let spec = PairSpec::web_and_echo(mode, run.interval()).in_both_families();
     run.with_lab("beside-ipv4", options, |run, lab| {
         let web = traffic::start_servers(lab, &["s1", "s2", "s3", "out"])?;
         let _echoes = echoes(lab)?;
@@ -97,12 +151,13 @@ fn beside_ipv4(run: &mut Run) -> Result<()> {
         failover::wait_served(lab, target6())?;
         serves(run, lab, &web, "beside-ipv4", mode, "first")?;
         let targets = [SocketAddr::from((VIP, echo::PORT)), target6()];
-        let outages = dies(lab, &mut pair, &targets)?;
+        let outages = lose(lab, &mut pair, &targets, Fault::Hang)?;
         for (outage, family) in outages.iter().zip(["IPv4", "IPv6"]) {
-            judge(run, &spec, "beside-ipv4", family, outage);
+            judge(run, &spec, "beside-ipv4", family, Fault::Hang, outage);
         }
         serves(run, lab, &web, "beside-ipv4", mode, "second")?;
-        owner(run, lab, "beside-ipv4", 1)?;
+        returns(run, lab, &mut pair, "beside-ipv4", Fault::Hang)?;
+        owner(run, lab, "beside-ipv4", GATEWAY6, 1)?;
         let answers = traffic::curl(lab, "out", &VIP.to_string(), REQUESTS, "four")?;
         run.report.check(
             format!("beside-ipv4: IPv4 goes on: {REQUESTS} of {REQUESTS} requests"),
@@ -169,15 +224,26 @@ fn serves(run: &mut Run, lab: &OneArm, web: &[Web], part: &str, mode: Mode, acti
 }
 
 /// Node `index` alone answers for VIP and gateway, the gateway as a router; learned caches are not asked.
-fn owner(run: &mut Run, lab: &OneArm, part: &str, index: usize) -> Result<()> {
+fn owner(run: &mut Run, lab: &OneArm, part: &str, gateway: Ipv6Addr, index: usize) -> Result<()> {
     let wanted = colons(mac(NODES[index]));
     let mut wrong = Vec::new();
-    for (host, address, is_router) in [("rt", VIP6, false), ("cl", VIP6, false), ("s1", GATEWAY6, true)] {
+    for (host, address, is_router) in [("rt", VIP6, false), ("cl", VIP6, false), ("s1", gateway, true)] {
         // What announcements made of the cache of who knew the other node.
         let announced = neighbour(lab, host, address)?;
         lab.ns(host).run("ip -6 neigh flush dev eth0")?;
         let patience = if host == "rt" { "5" } else { "2" };
-        let ping = ["ping", "-q", "-c", "1", "-W", patience, &address.to_string()];
+        // A link-local address is somebody on this link.
+        let ping = [
+            "ping",
+            "-q",
+            "-I",
+            "eth0",
+            "-c",
+            "1",
+            "-W",
+            patience,
+            &address.to_string(),
+        ];
         let answered = lab.ns(host).output(&ping)?.status.success();
         let solicited = neighbour(lab, host, address)?;
         for (how, entry) in [("before", &announced), ("after", &solicited)] {
@@ -242,41 +308,84 @@ fn gateway(run: &mut Run, lab: &OneArm, web: &[Web], part: &str) -> Result<()> {
     Ok(())
 }
 
-/// The switch knows both nodes as members of the VIP's solicited-node group.
-fn members(run: &mut Run, lab: &OneArm) {
-    let [.., a, b, c] = VIP6.octets();
-    let group = Ipv6Addr::from([0xff, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0xff, a, b, c]);
+/// The switch knows both nodes as members of the VIP's solicited-node group, each for a time that is about to end.
+fn members(run: &mut Run, lab: &OneArm, what: &str) {
     let mut table = String::new();
     let joined = clock::wait_for(
         "both nodes' membership",
         Duration::from_secs(10),
         Duration::from_millis(50),
         || {
-            table = lab.switch().ns().run("bridge mdb show dev br0")?;
+            table = lab.switch().ns().run("bridge -s mdb show dev br0")?;
             let on = |port: &str| {
                 table.lines().any(|line| {
-                    line.contains(&format!("port {port} ")) && line.contains(&format!("grp {group} "))
+                    let left = line
+                        .split_whitespace()
+                        .next_back()
+                        .and_then(|s| s.parse::<f64>().ok());
+                    line.contains(&format!("port {port} "))
+                        && line.contains(&format!("grp {VIP_GROUP} "))
+                        && left.is_some_and(|left| left > 0.0 && left <= MEMBERSHIP.as_secs_f64())
                 })
             };
             Ok((on("p-lb1") && on("p-lb2")).then_some(()))
         },
     );
     run.report.check(
-        format!("dnat-snooping: both nodes are members of {group}"),
+        format!("dnat-snooping: both nodes {what} of {VIP_GROUP}"),
         joined.is_ok(),
         joined.err().map(|_| table).unwrap_or_default(),
     );
 }
 
-/// The Active is killed; longest time without an answer of each target.
-fn dies(lab: &OneArm, pair: &mut Pair, targets: &[SocketAddr]) -> Result<Vec<Outage>> {
+/// What reaches a port whose host is in no group of the pair's.
+#[derive(Clone, Copy, Debug)]
+struct Snooped {
+    since: Nanos,
+}
+
+impl Snooped {
+    fn begin(lab: &OneArm) -> Result<Self> {
+        let rules = format!(
+            "table netdev seen {{\n chain c {{\n type filter hook ingress device eth0 priority 0;\n ip6 daddr {VIP_GROUP} counter\n }}\n}}"
+        );
+        lab.ns("mon").exec(&["nft", &rules])?;
+        Ok(Self { since: clock::now() })
+    }
+
+    /// Memberships have ended several times since, had nobody renewed them.
+    fn end(self, run: &mut Run, lab: &OneArm) -> Result<()> {
+        let end = self.since + 3 * clock::nanos(MEMBERSHIP);
+        clock::observe(Duration::from_nanos(end.saturating_sub(clock::now())));
+        members(
+            run,
+            lab,
+            "are still members, after three times the life of a membership,",
+        );
+        let seen = lab.ns("mon").run("nft list chain netdev seen c")?;
+        run.report.check(
+            "dnat-snooping: no solicitation for the VIP reaches a port that did not join",
+            seen.contains("counter packets 0 bytes 0"),
+            seen.trim(),
+        );
+        Ok(())
+    }
+}
+
+/// The Active is lost; longest time without an answer of each target.
+fn lose(lab: &OneArm, pair: &mut Pair, targets: &[SocketAddr], fault: Fault) -> Result<Vec<Outage>> {
     let mut probers = Vec::new();
     for target in targets {
         probers.push(UdpProber::start(lab.ns("out"), *target, MS)?);
     }
     let begun = clock::now();
     clock::observe(Duration::from_millis(300));
-    pair.nodes[0].sigkill_all();
+    match fault {
+        Fault::Stop => pair.nodes[0].ask_to_stop(),
+        Fault::Cut => lab.switch().cut("lb1")?,
+        Fault::Hang => pair.nodes[0].sigstop_all(),
+        Fault::Kill | Fault::KillMain | Fault::KillChild => pair.nodes[0].sigkill_all(),
+    }
     clock::observe(Duration::from_nanos(pair.spec().active_down(1)) + Duration::from_millis(1_500));
     let end = clock::now();
     let mut outages = Vec::new();
@@ -288,8 +397,37 @@ fn dies(lab: &OneArm, pair: &mut Pair, targets: &[SocketAddr]) -> Result<Vec<Out
         });
     }
     ensure!(outages.len() == targets.len(), "a prober is missing");
-    pair.nodes[0].reap(Duration::from_secs(5))?;
+    match fault {
+        Fault::Cut | Fault::Hang => {}
+        Fault::Stop | Fault::Kill | Fault::KillMain | Fault::KillChild => {
+            pair.nodes[0].reap(Duration::from_secs(5))?;
+        }
+    }
     Ok(outages)
+}
+
+/// A node that hung or was cut off comes back: it stands by, and no datagram is lost.
+fn returns(run: &mut Run, lab: &OneArm, pair: &mut Pair, part: &str, fault: Fault) -> Result<()> {
+    if !matches!(fault, Fault::Cut | Fault::Hang) {
+        return Ok(());
+    }
+    let prober = UdpProber::start(lab.ns("out"), target6(), MS)?;
+    if fault == Fault::Cut {
+        lab.switch().mend("lb1")?;
+    } else {
+        pair.nodes[0].sigcont_all();
+    }
+    let stands_by = pair.nodes[0].wait_role(Role::Standby, Duration::from_secs(10));
+    clock::observe(Duration::from_millis(500));
+    let owns = pair.nodes[1].role()? == Role::Active;
+    let series = prober.stop()?;
+    let lost = series.lost(0, Nanos::MAX);
+    run.report.check(
+        format!("{part}: the node that comes back stands by, and no datagram is lost"),
+        stands_by.is_ok() && owns && lost == 0,
+        format!("{stands_by:?}, {lost} of {} lost", series.attempts.len()),
+    );
+    Ok(())
 }
 
 /// What a prober saw of a fault.
@@ -298,15 +436,16 @@ struct Outage {
     lost_at_the_end: usize,
 }
 
-fn judge(run: &mut Run, spec: &PairSpec, part: &str, family: &str, outage: &Outage) {
-    let limit = spec.active_down(1) + ALLOWANCE;
+fn judge(run: &mut Run, spec: &PairSpec, part: &str, family: &str, fault: Fault, outage: &Outage) {
+    let limit = if fault == Fault::Stop {
+        CLEAN_STOP
+    } else {
+        spec.active_down(1) + ALLOWANCE
+    };
     run.report
         .figure(format!("outage_ms_{part}_{family}"), ms(outage.longest));
     run.report.check(
-        format!(
-            "{part}: {family} is back within {} ms of the Active's death",
-            ms(limit)
-        ),
+        format!("{part}: {family} is back within {} ms ({fault:?})", ms(limit)),
         outage.longest <= limit && outage.lost_at_the_end == 0,
         format!("{} ms", ms(outage.longest)),
     );

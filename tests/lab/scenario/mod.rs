@@ -4,6 +4,7 @@ pub mod basic;
 mod budgets;
 mod cost;
 mod dead_node;
+mod devices;
 mod drawing;
 pub mod failover;
 mod field;
@@ -85,6 +86,7 @@ pub fn all() -> Vec<Scenario> {
     list.push(modes::scenario());
     list.push(two_arms::scenario());
     list.push(ipv6::scenario());
+    list.push(devices::scenario());
     list.push(flood::scenario());
     list.push(cost::scenario());
     list.push(flows::scenario());

@@ -19,6 +19,11 @@ pub(super) fn modes(run: &mut Run) -> Result<()> {
     inside(run, "modes")
 }
 
+/// VLAN legs, tunnel devices.
+pub(super) fn devices(run: &mut Run) -> Result<()> {
+    inside(run, "devices")
+}
+
 fn inside(run: &mut Run, scenario: &str) -> Result<()> {
     let lab = Lab::new()?;
     let agent = agent(run);

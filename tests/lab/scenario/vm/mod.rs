@@ -40,6 +40,11 @@ pub(super) fn scenarios() -> Vec<Scenario> {
             "scenario modes on kernel 6.1: the whole lab in one VM",
             inside::modes,
         ),
+        of(
+            "vm-devices",
+            "scenario devices on kernel 6.1: VLAN legs and tunnel devices",
+            inside::devices,
+        ),
     ]
 }
 

@@ -37,7 +37,7 @@ pub enum Variant {
 }
 
 /// In hundredths of a second: a question every two seconds, to be answered within half a one.
-const SNOOPING: &str = "mcast_snooping 1 mcast_querier 1 mcast_query_interval 200 mcast_query_response_interval 50 \
+const SNOOPING: &str = "mcast_snooping 1 mcast_query_interval 200 mcast_query_response_interval 50 \
                         mcast_startup_query_interval 50 mcast_membership_interval 500 mcast_querier_interval 500";
 
 /// A bridge with cuttable ports. The port of namespace `x` is called `p-x`.
@@ -85,6 +85,10 @@ impl Switch {
         self.ns.run(&format!(
             "ip link set br0 type bridge ageing_time {ageing} {snooping}"
         ))?;
+        if variant == Variant::Snooping {
+            // From then on groups reach every port for the time to respond, so that was set before.
+            self.ns.run("ip link set br0 type bridge mcast_querier 1")?;
+        }
         Ok(())
     }
 

@@ -19,7 +19,7 @@ use crate::{
         self, Arms, Family, INSIDE_GATEWAY, INSIDE_GATEWAY6, NODES, OUTSIDE, OneArm, Options, SERVERS, VIP,
         VIP6, colons, inside_mac,
     },
-    traffic::{self, Web},
+    traffic::{self, DIRECT_PORT, Web},
 };
 
 /// Requests of the outside client before and after the change of the Active.
@@ -67,6 +67,7 @@ pub(super) fn dnat(run: &mut Run, vlan: Option<u16>) -> Result<()> {
         }
         part.serves(run, lab, web, "first")?;
         part.gateways(run, lab, 0)?;
+        part.outgoing(run, lab)?;
         part.strays(run, lab, pair)?;
         part.inside_cut(run, lab, pair)?;
         part.serves(run, lab, web, "second")?;
@@ -214,6 +215,33 @@ impl Part {
             format!("{}: servers have {} as gateway", self.name, NODES[index]),
             wrong.is_empty(),
             wrong.join("; "),
+        );
+        Ok(())
+    }
+
+    /// What a server opens outside goes through the gateway with its own address; answers come by way of the nodes' kernels, if
+    /// these and the router are told so.
+    fn outgoing(&self, run: &mut Run, lab: &OneArm) -> Result<()> {
+        let outside = Web::start(lab, "out")?;
+        let (node, server) = (topology::address(NODES[0]), topology::inside_address("s1"));
+        lab.ns(NODES[0]).sysctl("net.ipv4.ip_forward", "1")?;
+        lab.ns("rt").run(&format!("ip route add {server} via {node}"))?;
+        let answers = traffic::curl(
+            lab,
+            "s1",
+            &format!("{OUTSIDE}:{DIRECT_PORT}"),
+            REQUESTS,
+            "outgoing",
+        )?;
+        lab.ns("rt").run(&format!("ip route del {server} via {node}"))?;
+        let seen = outside.log()?;
+        run.report.check(
+            format!(
+                "{}: a server opens {REQUESTS} connections to the outside",
+                self.name
+            ),
+            answers.good() == REQUESTS && seen.iter().all(|line| line.client == server),
+            format!("{} failed {}", answers.failed, answers.complaint),
         );
         Ok(())
     }

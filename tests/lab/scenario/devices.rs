@@ -128,7 +128,8 @@ fn nobody_answers(run: &mut Run, lab: &OneArm) -> Result<()> {
     Ok(())
 }
 
-/// B70: a strict filter on a server's tunnel device drops what the pair sends, without a word; a loose one or none does not.
+/// B70: a strict filter on a server's tunnel device drops what the pair sends, without a word, and so does a loose one on a
+/// device without an address.
 fn tunnel_filters(run: &mut Run) -> Result<()> {
     let mode = Mode::L3Dsr;
     let spec = PairSpec::web_and_echo(mode, run.interval());
@@ -146,22 +147,34 @@ fn tunnel_filters(run: &mut Run) -> Result<()> {
             echoes.push(Echo::bound(ns, (VIP, echo::PORT).into(), tag)?);
         }
         let mut pair = stage(run, lab, &spec)?;
-        for (filter, passes) in [("0", true), ("1", false), ("2", true)] {
+        for (filter, has_address, passes) in [
+            ("0", false, true),
+            ("1", false, false),
+            ("2", false, false),
+            ("1", true, false),
+            ("2", true, true),
+        ] {
             for server in SERVERS {
-                lab.ns(server).sysctl("net.ipv4.conf.tun9.rp_filter", filter)?;
+                let ns = lab.ns(server);
+                ns.sysctl("net.ipv4.conf.tun9.rp_filter", filter)?;
+                ns.run("ip addr flush dev tun9")?;
+                if has_address {
+                    ns.run(&format!("ip addr add {VIP}/32 dev tun9"))?;
+                }
             }
             let prober = UdpProber::start(lab.ns("out"), (VIP, echo::PORT), 5 * MS)?;
             clock::observe(Duration::from_secs(1));
             let series = prober.stop()?;
             let answered = series.attempts.len() - series.lost(0, Nanos::MAX);
-            let word = if passes { "passes" } else { "drops" };
+            let (device, word) = (
+                if has_address { "with" } else { "without" },
+                if passes { "passes" } else { "drops" },
+            );
             run.report.check(
-                format!("b70: rp_filter {filter} on the servers' tunnel devices {word} what the pair sends"),
-                if passes {
-                    answered == series.attempts.len()
-                } else {
-                    answered == 0
-                },
+                format!(
+                    "b70: rp_filter {filter} on tunnel devices {device} an address {word} what the pair sends"
+                ),
+                answered == if passes { series.attempts.len() } else { 0 },
                 format!("{answered} of {} answered", series.attempts.len()),
             );
         }

@@ -61,13 +61,13 @@ fn both_nat(run: &mut Run, vlan: Option<u16>) -> Result<()> {
 pub(super) fn dnat(run: &mut Run, vlan: Option<u16>) -> Result<()> {
     let part = Part::of(Mode::Dnat, vlan);
     part.with_pair(run, |run, lab, web, pair| {
+        part.outgoing(run, lab)?;
         // What the programs carry no filter of the kernel sees.
         for node in NODES {
             lab.ns(node).sysctl("net.ipv4.conf.all.rp_filter", "1")?;
         }
         part.serves(run, lab, web, "first")?;
         part.gateways(run, lab, 0)?;
-        part.outgoing(run, lab)?;
         part.strays(run, lab, pair)?;
         part.inside_cut(run, lab, pair)?;
         part.serves(run, lab, web, "second")?;
@@ -219,8 +219,8 @@ impl Part {
         Ok(())
     }
 
-    /// What a server opens outside goes through the gateway with its own address; answers come by way of the nodes' kernels, if
-    /// these and the router are told so.
+    /// What a server opens outside goes through the gateway with its own address; answers come by way of a node's kernel, if it
+    /// and the router are told so, and no reverse-path filter asks for the way back, which guard rules close.
     fn outgoing(&self, run: &mut Run, lab: &OneArm) -> Result<()> {
         let outside = Web::start(lab, "out")?;
         let (node, server) = (topology::address(NODES[0]), topology::inside_address("s1"));

@@ -10,6 +10,8 @@ mod differential;
 mod fuzz;
 #[path = "../common/tests/packets/host.rs"]
 mod host;
+#[path = "prog_run/hostile.rs"]
+mod hostile;
 #[path = "prog_run/kernel.rs"]
 mod kernel;
 #[path = "../common/tests/support/mod.rs"]
@@ -100,6 +102,12 @@ fn race(kernel: &mut Kernel) {
     assert_eq!(kernel.entries().len(), 2 * usize::from(RACES));
     assert_eq!(kernel.counter(Counter::Transmitted), 2 * u64::from(RACES) - lost);
     assert_eq!(kernel.counter(Counter::FlowCreated), u64::from(RACES));
+}
+
+#[test]
+#[ignore = "needs root"]
+fn hostile_frames_meet_the_same_verdict_in_the_kernel_as_over_memory() {
+    hostile::run(&mut Kernel::new());
 }
 
 /// What a driver that splits headers makes of frames: those whose headers are whole go on, all others are refused, counted.

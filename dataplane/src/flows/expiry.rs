@@ -16,14 +16,16 @@ const PASSES: usize = 4;
 pub struct Progress {
     /// Flows removed.
     pub removed: u32,
+    /// Flows it left.
+    pub left: u64,
     /// Set when the slice ended a pass over the whole table: the flows that pass left.
     pub pass_ended: Option<FlowCounts>,
 }
 
 /// The sweep: it goes round the table, as far as it is let each time.
 ///
-/// To bound how late a flow ends, let it finish a pass in a fraction of the shortest time-out (ten seconds): for
-/// instance a hundredth of the buckets every 20 ms, 0.6 ms each with a million flows.
+/// How late a flow ends is what a pass takes. A slice costs 30 to 50 ns for each flow it looks at, ten times that for one it
+/// ends.
 #[derive(Debug)]
 pub struct Expiry {
     table: Arc<FlowTable>,
@@ -112,7 +114,7 @@ impl Expiry {
     pub fn expire(&mut self, now_ns: u64, budget: u32) -> Progress {
         let now = tick(now_ns);
         let end = self.table.buckets().min(self.next.saturating_add(budget));
-        let mut removed = 0;
+        let (mut removed, before) = (0, self.counts.total());
         let (table, counts, sources) = (&self.table, &mut self.counts, &mut self.sources);
         let [services, servers] = &mut self.open;
         table.visit(self.next..end, |seen| {
@@ -143,9 +145,14 @@ impl Expiry {
             }
         });
         table.clients.sweep(end, table.buckets(), now);
+        let left = self.counts.total() - before;
         self.next = end;
         let pass_ended = (end == self.table.buckets()).then(|| self.end_pass());
-        Progress { removed, pass_ended }
+        Progress {
+            removed,
+            left,
+            pass_ended,
+        }
     }
 
     fn end_pass(&mut self) -> FlowCounts {

@@ -145,7 +145,8 @@ fn read(walk: &mut Walk<'_>, table: &Table<'_>) -> Places {
         walk.integer(field, 1..=1)
     });
     let ha = walk.need(table, "ha", "write ha = { vrid = 51, auth = \"none\" }", ha);
-    let (limits, dsr_flows) = walk.or(table, "limits", (DEFAULT_LIMITS, None), table_sizes);
+    let (limits, says_flows6, dsr_flows) =
+        walk.or(table, "limits", (DEFAULT_LIMITS, false, None), table_sizes);
     let gateways = walk.may(table, "gateway", |walk, field| {
         walk.each(field, limits::GATEWAYS, gateway)
     });
@@ -175,6 +176,11 @@ fn read(walk: &mut Walk<'_>, table: &Table<'_>) -> Places {
         gateways,
         services: service_configs,
     };
+    let has_v4 = config.owned_addresses().iter().any(IpAddr::is_ipv4);
+    if !says_flows6 && has_v4 {
+        let least = u32::try_from(*limits::MAX_FLOWS.start()).unwrap_or_default();
+        config.limits.max_flows6 = (config.limits.max_flows / 2).max(least);
+    }
     let is_direct = config.services.iter().any(ServiceConfig::is_direct);
     let (four, six) = config.flow_room();
     let affinities = if is_direct {
@@ -257,15 +263,16 @@ fn advert_interval(walk: &mut Walk<'_>, field: &Field<'_>) -> Option<Duration> {
     Some(interval)
 }
 
-/// Sizes, and that of the affinities if the file says it.
-fn table_sizes(walk: &mut Walk<'_>, field: &Field<'_>) -> Option<(Limits, Option<u32>)> {
+/// Sizes, whether the file says that of IPv6 flows, and that of the affinities if it does.
+fn table_sizes(walk: &mut Walk<'_>, field: &Field<'_>) -> Option<(Limits, bool, Option<u32>)> {
     let table = walk.table(field, LIMITS)?;
     let max_flows = walk.or(&table, "max_flows", DEFAULT_LIMITS.max_flows, |walk, field| {
         u32::try_from(walk.integer(field, limits::MAX_FLOWS)?).ok()
     });
-    let max_flows6 = walk.or(&table, "max_flows6", max_flows, |walk, field| {
+    let says_flows6 = walk.may(&table, "max_flows6", |walk, field| {
         u32::try_from(walk.integer(field, limits::MAX_FLOWS)?).ok()
     });
+    let max_flows6 = says_flows6.unwrap_or(max_flows);
     let half_open = walk.or(
         &table,
         "half_open",
@@ -288,7 +295,7 @@ fn table_sizes(walk: &mut Walk<'_>, field: &Field<'_>) -> Option<(Limits, Option
         persistent_clients,
         ..DEFAULT_LIMITS
     };
-    Some((limits, dsr_flows))
+    Some((limits, says_flows6.is_some(), dsr_flows))
 }
 
 fn gateway(walk: &mut Walk<'_>, field: &Field<'_>) -> Option<GatewayConfig> {

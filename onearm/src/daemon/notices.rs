@@ -75,7 +75,10 @@ pub(crate) fn kernel(event: &KernelEvent) -> NewEvent {
 /// New flows that the programs refused; `None` for events that refuse nothing.
 pub(crate) fn refused(seen: &Seen) -> Option<NewEvent> {
     let (kind, remedy) = match seen {
-        Seen::TableFull { .. } => ("table-full", "raise limits.max_flows"),
+        Seen::TableFull { .. } => (
+            "table-full",
+            "raise limits.max_flows, or limits.max_flows6 where the service has an IPv6 address",
+        ),
         Seen::HalfOpenFull { .. } => ("half-open-full", "a SYN flood, or raise limits.half_open"),
         Seen::HalfOpenEvicted { .. } => (
             "half-open-evicted",

@@ -14,6 +14,7 @@ use proptest::prelude::*;
 
 use super::{Expiry, FlowCounts, FlowFilter, FlowState, FlowTable, Tallies};
 use crate::kernel_maps::FlowMaps;
+use crate::loader::LOAD_PERCENT;
 use crate::mapping::{Mapping, Words};
 use crate::persistence::tests::client_maps;
 use crate::tables::wide;
@@ -549,8 +550,8 @@ fn expiry_costs_the_same_for_each_flow_however_many_there_are() {
     let clock = std::time::Instant::now;
     let mut costs = Vec::new();
     for flows in [10_000_u32, 100_000, 1_000_000, 4_000_000] {
-        let entries = u64::from(flows) * 2 * 100 / 85;
-        let buckets = u32::try_from(entries.div_ceil(16)).unwrap().next_power_of_two();
+        let entries = u64::from(flows) * 2 * 100;
+        let buckets = u32::try_from(entries.div_ceil(16 * LOAD_PERCENT)).unwrap();
         let table = flow_table_of(buckets);
         for n in 0..flows {
             let (mut forward, mut reply) = pair(7, proto::TCP, FlowState::Established, (100, 100));
@@ -563,7 +564,7 @@ fn expiry_costs_the_same_for_each_flow_however_many_there_are() {
             insert(&table, &(forward, reply));
         }
         let mut expiry = Expiry::new(Arc::clone(&table));
-        let slice = buckets.div_ceil(50);
+        let slice = 1_024.min(buckets.div_ceil(50));
         let mut pass = |now: u32| {
             let (mut removed, mut longest, mut looked_at) = (0, 0.0_f64, 0);
             let begun = clock();

@@ -123,7 +123,7 @@ fn filled(run: &mut Run, lab: &OneArm, node: &OnearmNode) -> Result<()> {
     run.report.check(
         "four million flows are in the table, and none was refused",
         count(&counters, "flow_created") >= FLOWS && refused == [0; REFUSALS.len()],
-        format!("after {rounds} rounds: {counters}"),
+        format!("after {rounds} rounds; {}", counted(&counters)),
     );
     let status = node.ask(&["status"])?;
     let bytes = number(&status, "map_bytes")?;
@@ -147,15 +147,24 @@ fn count(counters: &Value, name: &str) -> u64 {
     counters.get(name).and_then(Value::as_u64).unwrap_or(0)
 }
 
-/// Bytes of the largest map a process holds, as the kernel accounts for them: that of the flows.
+/// The counters that are not 0.
+fn counted(counters: &Value) -> String {
+    let counters = counters.as_object().into_iter().flatten();
+    let counted = counters.filter(|(_, n)| n.as_u64() != Some(0));
+    let words: Vec<String> = counted.map(|(name, n)| format!("{name} {n}")).collect();
+    words.join(", ")
+}
+
+/// Bytes of the largest map that a process has mapped: that of the flows.
 fn largest_map(pid: i32) -> Result<u64> {
-    let mut largest = 0;
-    for entry in fs::read_dir(format!("/proc/{pid}/fdinfo"))? {
-        let info = fs::read_to_string(entry?.path()).unwrap_or_default();
-        let bytes = info.lines().find_map(|line| line.strip_prefix("memlock:"));
-        largest = largest.max(bytes.map_or(Ok(0), |bytes| bytes.trim().parse())?);
-    }
-    Ok(largest)
+    let maps = fs::read_to_string(format!("/proc/{pid}/maps"))?;
+    let sizes = maps.lines().filter(|line| line.ends_with("bpf-map")).map(|line| {
+        let range = line.split_whitespace().next()?;
+        let (start, end) = range.split_once('-')?;
+        let address = |text| u64::from_str_radix(text, 16).ok();
+        Some(address(end)? - address(start)?)
+    });
+    sizes.flatten().max().context("no map is mapped")
 }
 
 /// Asks for the flows of one client, of one server, of nobody.

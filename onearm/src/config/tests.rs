@@ -267,6 +267,21 @@ fn affinities_have_room_only_where_servers_answer_themselves() {
 }
 
 #[test]
+fn there_is_room_for_half_as_many_ipv6_flows_unless_there_are_no_others() {
+    let room = |gateway: &str, limits: &str| {
+        let head = "format = 1\nha = { vrid = 1, auth = \"none\" }";
+        let text = format!("{head}\n{limits}\ngateway = [{{ address = \"{gateway}\", leg = \"lan\" }}]");
+        config(&text).limits
+    };
+    let (four, six) = ("10.0.0.1/8", "2001:db8::1/64");
+    assert_eq!(room(four, "").max_flows6, 500_000);
+    assert_eq!(room(six, "").max_flows6, 1_000_000);
+    assert_eq!(room(six, "limits = { max_flows = 2_000 }").max_flows6, 2_000);
+    assert_eq!(room(four, "limits = { max_flows = 1_500 }").max_flows6, 1_024);
+    assert_eq!(room(four, "limits = { max_flows6 = 3_000 }").max_flows6, 3_000);
+}
+
+#[test]
 fn a_service_without_a_check_keeps_its_leg_from_the_gateway_or_says_so() {
     let pair = config(PAIR);
     assert_eq!(

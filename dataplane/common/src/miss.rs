@@ -47,7 +47,9 @@ pub fn miss<A: Header, P: Packet, T: Tables>(packet: &mut P, work: &mut Work, ta
     if is_bad_source(work, tables) {
         return discard(tables, Counter::BadSource);
     }
-    work.now = tables.now();
+    if work.now == 0 {
+        work.now = tables.now();
+    }
     if work.now >= tables.lease(owned.group) {
         return Step::Next(Phase::Relay);
     }

@@ -209,6 +209,7 @@ fn receive_transport<A: Outer + Fragmented, P: Packet, T: Tables>(
         if let Some(found) = table::find(tables, &geometry::<A>(node), &arrival.key) {
             return established::forward::<A, P, T, false>(packet, &arrival, leg, tables, &found, now, 0);
         }
+        return hand_over_with(tables, &arrival, leg, Phase::Miss, |work| work.now = now);
     }
     hand_over(tables, &arrival, leg, Phase::Miss)
 }

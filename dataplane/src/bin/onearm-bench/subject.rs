@@ -13,10 +13,10 @@ use onearm_dataplane_common::{
     bench::{Bench, flow},
     counter::Counter,
     direct::is_direct,
-    flow::{Bucket, Bucket4, FlowEntry, FlowEntry4, flags, seen},
+    flow::{Bucket, Bucket4, FlowEntry, FlowEntry4, flags, hop, seen},
     maps::{
-        Leg, LegKey, LegSlot, Mac, NextHop, Node, Owned, OwnedKey, Server, Service, ServiceKey, SnatPool,
-        WAYS, mode, owned, proto, scheduler, server,
+        LastHop, Leg, LegKey, LegSlot, Mac, NextHop, Node, Owned, OwnedKey, Server, Service, ServiceKey,
+        SnatPool, WAYS, mode, owned, proto, scheduler, server,
     },
     phase::{MAIN, PHASES},
     table::{self, FlowMemory, Geometry, Scan},
@@ -45,6 +45,8 @@ const SOURCES: u32 = 0x6440_0000;
 /// Servers and source addresses of new flows, so that source ports do not run out.
 const SERVERS: u16 = 16;
 const POOLS: u16 = 64;
+/// Index of the clients' router into `LAST_HOPS`.
+const ROUTER: u32 = 0;
 /// Packets of one measurement.
 const PACKETS: u32 = 1_000_000;
 const XDP_TX: u32 = 3;
@@ -377,7 +379,17 @@ fn configure(ebpf: &mut Ebpf, buckets: u32, mode: u8) -> anyhow::Result<()> {
         ..NextHop::default()
     };
     array(ebpf, "NEXT_HOPS")?.set(1, hop(SERVER_MAC), 0)?;
-    array(ebpf, "NEXT_HOPS")?.set(2, hop(ROUTER_MAC), 0)?;
+    // User space gives resolved neighbours an index before their first packet.
+    let last = LastHop {
+        mac: ROUTER_MAC,
+        ifindex: IFINDEX,
+        mtu: 1_500,
+        ..LastHop::default()
+    };
+    array(ebpf, "LAST_HOPS")?.set(ROUTER, last, 0)?;
+    let mut index: HashMap<_, LastHop, u32> =
+        HashMap::try_from(ebpf.map_mut("LAST_HOP_INDEX").context("map LAST_HOP_INDEX")?)?;
+    index.insert(last, ROUTER, 0)?;
     Ok(())
 }
 
@@ -428,7 +440,7 @@ fn pair(n: u64, mode: u8) -> (FlowEntry, FlowEntry) {
         new_daddr: client,
         new_sport: PORT.to_be(),
         new_dport: port.to_be(),
-        hop: 2,
+        hop: hop::LAST | ROUTER,
         ..forward
     };
     (forward.wide(), reply.wide())

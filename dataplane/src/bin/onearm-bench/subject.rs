@@ -379,7 +379,11 @@ fn configure(ebpf: &mut Ebpf, buckets: u32, mode: u8) -> anyhow::Result<()> {
         ..NextHop::default()
     };
     array(ebpf, "NEXT_HOPS")?.set(1, hop(SERVER_MAC), 0)?;
-    // User space gives resolved neighbours an index before their first packet.
+    know_router(ebpf)
+}
+
+/// User space gives resolved neighbours an index before their first packet.
+fn know_router(ebpf: &mut Ebpf) -> anyhow::Result<()> {
     let last = LastHop {
         mac: ROUTER_MAC,
         ifindex: IFINDEX,

@@ -85,6 +85,11 @@ impl Refusals {
     }
 }
 
+/// One counter.
+pub(crate) fn summed(cpus: &[u64]) -> u64 {
+    cpus.iter().fold(0, |sum, n| sum.wrapping_add(*n))
+}
+
 /// A service with its traffic.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServiceTraffic {
@@ -126,9 +131,7 @@ impl Dataplane {
         let mut counters = Counters::default();
         for (counter, name) in COUNTERS {
             let cpus = self.maps.counters.values(counter.index())?;
-            counters
-                .all
-                .insert(name, cpus.iter().fold(0, |sum, n| sum.wrapping_add(*n)));
+            counters.all.insert(name, summed(&cpus));
             if counter.is_drop() {
                 counters.drops.push(name);
             }

@@ -7,6 +7,7 @@ pub use expiry::{Expiry, Progress};
 
 use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
+use std::sync::{Mutex, PoisonError};
 
 use onearm_dataplane_common::addr::{Addr, Addr4, Address};
 use onearm_dataplane_common::flow::{FlowEntry, State, flags, hop, seen};
@@ -22,6 +23,7 @@ use crate::loader::LOAD_PERCENT;
 use crate::mapping::Words;
 use crate::persistence::{Clients, Persistent};
 use crate::tables::{Mode, Protocol, narrow};
+use crate::usage::Taken;
 use memory::Memory;
 
 /// Ticks of the flow clock in a second, rounded up. One tick is 2^26 ns.
@@ -38,6 +40,7 @@ pub struct FlowTable {
     six: Geometry,
     tallies: Tallies,
     clients: Clients,
+    taken: Mutex<Taken>,
     half_open_ticks: u32,
     closing_ticks: u32,
 }
@@ -206,6 +209,7 @@ impl FlowTable {
             six: geometry::<Addr>(node),
             tallies: maps.tallies,
             clients: Clients::new(maps.clients, node.flow_hash_key, node.client_bucket_mask),
+            taken: Mutex::default(),
             half_open_ticks: node.half_open_ticks,
             closing_ticks: node.closing_ticks,
         }
@@ -238,6 +242,11 @@ impl FlowTable {
 
     pub(crate) fn clients(&self) -> &Clients {
         &self.clients
+    }
+
+    /// What the last pass of the sweep met.
+    pub(crate) fn taken(&self) -> Taken {
+        self.taken.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Notes the clients of all flows, so that a change of servers that follows moves none of them.

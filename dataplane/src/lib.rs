@@ -35,6 +35,7 @@ pub mod schedule;
 mod state;
 mod sys;
 mod tables;
+mod usage;
 
 pub use apply::Applied;
 pub use attach::{AttachMode, Attached, AttachedMode, FallbackReason, LegAttach};
@@ -56,3 +57,4 @@ pub use tables::{
     ServerChange, ServerId, ServerNetwork, ServerSpec, ServiceSpec, SnatPoolSpec, SnatRangeSpec, Tables,
     TablesError, TunnelSpec,
 };
+pub use usage::{MOST_FRAGMENTS, MOST_LAST_HOPS, MOST_NEXT_HOPS, ServiceUsage, Usage};

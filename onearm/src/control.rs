@@ -30,5 +30,5 @@ pub use server::{ControlBackend, ControlServer, MAX_CONNECTIONS};
 pub use services::{ClientsMode, LastCheck, Refusals, ServerHealth, ServerStatus, ServiceStatus, Traffic};
 pub use status::{
     ConfigStatus, DataplaneStatus, HaStatus, LeaseStatus, LegStatus, NodeState, NodeStatus, PeerStatus,
-    Status,
+    Status, UsageStatus,
 };

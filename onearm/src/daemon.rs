@@ -27,5 +27,6 @@ mod options;
 mod plan;
 mod probe;
 mod start;
+mod usage;
 
 pub use start::main;

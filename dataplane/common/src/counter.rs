@@ -50,6 +50,8 @@ counters! {
     ServerDownMoved = "server_down_moved",
     /// ICMP error about a packet of a flow sent to the flow's sender, translated as the flow is.
     IcmpErrorTranslated = "icmp_error_translated",
+    /// First fragment of a datagram, by which the later ones are known (also in the verdict's counter).
+    FragmentRemembered = "fragment_remembered",
     /// Fragment before its first one, kept by user space until that comes.
     FragmentKept = "fragment_kept",
     /// IPv4 packet too big for its way, fragmented by user space.

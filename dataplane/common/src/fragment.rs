@@ -236,6 +236,7 @@ fn first<A: Fragmented, P: Packet, T: Tables>(
             fresh_id::<A, T>(tables, ends.0, ends.1)
         };
         if piece.more {
+            tables.count(Counter::FragmentRemembered);
             tables.remember_fragment(
                 whole,
                 &Remembered {

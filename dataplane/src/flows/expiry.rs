@@ -1,12 +1,13 @@
 //! Ending flows that have been silent for too long, a slice of the table at a time.
 
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 
 use onearm_dataplane_common::flow::{State, seen as bits};
 use onearm_dataplane_common::limits::source_slots;
 
 use super::{FlowCounts, FlowTable, idle, tick};
 use crate::mapping::Words;
+use crate::usage::Counting;
 
 /// Passes that must agree before a count is corrected.
 const PASSES: usize = 4;
@@ -37,6 +38,7 @@ pub struct Expiry {
     /// The same for `open`.
     open_drifts: [Vec<Drift>; 2],
     sources: Sources,
+    counting: Counting,
 }
 
 /// Flows of clients that `max_per_source` counts, as seen in this pass. Empty until the first one is seen.
@@ -107,6 +109,7 @@ impl Expiry {
             drifts: Drift::default(),
             open_drifts: lens.map(|len| vec![Drift::default(); len]),
             sources: Sources::default(),
+            counting: Counting::new(),
         }
     }
 
@@ -116,6 +119,7 @@ impl Expiry {
         let end = self.table.buckets().min(self.next.saturating_add(budget));
         let (mut removed, before) = (0, self.counts.total());
         let (table, counts, sources) = (&self.table, &mut self.counts, &mut self.sources);
+        let counting = &mut self.counting;
         let [services, servers] = &mut self.open;
         table.visit(self.next..end, |seen| {
             let timeout = table.timeout(&seen.forward);
@@ -125,6 +129,7 @@ impl Expiry {
                 removed += 1;
             } else {
                 table.clients.note(&seen.forward, now);
+                counting.add(&seen.forward, seen.v6);
                 let state = seen.forward.state();
                 counts.add(state);
                 if state != State::Closing {
@@ -167,6 +172,7 @@ impl Expiry {
             }
         }
         self.sources.correct(&tallies.sources);
+        *self.table.taken.lock().unwrap_or_else(PoisonError::into_inner) = self.counting.end();
         counts
     }
 }

@@ -192,6 +192,11 @@ impl LastHops {
         Ok(())
     }
 
+    /// Neighbours with an index.
+    pub(crate) fn len(&self) -> usize {
+        self.known.len() + self.retired.len()
+    }
+
     /// True if there may be something to free.
     pub(crate) fn is_waiting(&self) -> bool {
         !self.retired.is_empty() || self.known.keys().any(|key| !self.resolved.contains(key))

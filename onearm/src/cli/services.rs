@@ -64,6 +64,10 @@ pub(super) fn show(services: &[ServiceStatus]) -> String {
             ]);
         }
         text.push_str(&output::draw(&table));
+        if let Some(most) = service.max_connections {
+            let (open, most) = (output::grouped(service.open), output::grouped(most.into()));
+            let _ignored = writeln!(text, "  connections: {open} of {most}");
+        }
         if let Some(refused) = refused(&service.refusals) {
             let _ignored = writeln!(text, "  refused: {refused}");
         }

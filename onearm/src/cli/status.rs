@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use super::Daemon;
 use super::exit::{Exit, Failure};
 use super::output::{self, grouped, span};
-use crate::control::{LegStatus, NodeState, Status};
+use crate::control::{LegStatus, NodeState, Status, UsageStatus};
 
 pub(super) fn run(args: &Daemon) -> Result<Exit, Failure> {
     let status = args.connect()?.status()?;
@@ -115,6 +115,7 @@ pub(super) fn show(status: &Status) -> String {
     for leg in status.legs.iter().filter(|leg| !leg.reason.is_empty()) {
         text.push_str(&output::paragraph(&format!("{}: ", leg.name), &leg.reason));
     }
+    in_use(&mut text, &data.usage);
     counters(&mut text, "protocol", &ha.counters);
     counters(&mut text, "packets", &data.counters);
     if !status.warnings.is_empty() {
@@ -170,6 +171,18 @@ fn peer(status: &Status) -> String {
         let _ignored = write!(text, ", every {}", span(interval));
     }
     text
+}
+
+/// What is in use of everything that can run out; nothing of what is not.
+fn in_use(text: &mut String, usage: &[UsageStatus]) {
+    let mut used = usage.iter().filter(|of| of.used > 0).peekable();
+    if used.peek().is_some() {
+        text.push_str("\nin use\n");
+    }
+    for of in used {
+        let words = format!("{} of {} {}", grouped(of.used), grouped(of.limit), of.name);
+        text.push_str(&output::paragraph(&format!("  {:>3} %  ", of.percent), &words));
+    }
 }
 
 /// Counters that are not zero, two to a line.

@@ -74,10 +74,30 @@ fn status_of_an_active() -> Status {
             max_flows: 1_000_000,
             max_half_open: 65_536,
             map_bytes: 301_000_000,
+            usage: usage(),
             counters: BTreeMap::from([("dnat_reply_without_flow".into(), 3)]),
         },
         warnings: vec!["adverts are not authenticated (auth = \"none\")".into()],
     }
+}
+
+fn usage() -> Vec<UsageStatus> {
+    let of = |name: &str, used, limit| UsageStatus {
+        name: name.into(),
+        used,
+        limit,
+        percent: used * 100 / limit,
+    };
+    vec![
+        of("IPv4 flows", 123_456, 1_000_000),
+        of("IPv6 flows", 0, 1_000_000),
+        of("half-open flows", 12, 65_536),
+        of(
+            "SNAT ports to server application-server-2 of service web",
+            16_384,
+            16_384,
+        ),
+    ]
 }
 
 fn servers() -> Vec<ServiceStatus> {
@@ -116,7 +136,8 @@ fn servers() -> Vec<ServiceStatus> {
             }],
             scheduler: "maglev".into(),
             traffic: Traffic::default(),
-            open: 0,
+            open: 900,
+            max_connections: Some(1_000),
             refusals: Refusals::default(),
             servers: vec![
                 server("s1", ServerHealth::Up, 3, check(true, "connected in 0.4 ms")),
@@ -139,6 +160,7 @@ fn servers() -> Vec<ServiceStatus> {
             scheduler: "wrr".into(),
             traffic: Traffic::default(),
             open: 0,
+            max_connections: None,
             refusals: Refusals::default(),
             servers: vec![server("s1", ServerHealth::Pending, 0, None)],
         },
@@ -175,6 +197,12 @@ LEG  INTERFACE      ROLE     ATTACHED  LINK  ADDRESS          MAC
 lan  enp65s0f1.100  service  generic   up    192.168.100.2    02:00:00:00:00:02
                                              2001:db8:100::2
 lan: generic: the driver has no native XDP; about twice the cost per packet
+
+in use
+   12 %  123,456 of 1,000,000 IPv4 flows
+    0 %  12 of 65,536 half-open flows
+  100 %  16,384 of 16,384 SNAT ports to server application-server-2 of service
+         web
 
 protocol
   adverts_received                  89  adverts_sent               1,234,567
@@ -260,7 +288,13 @@ fn services_fit_80_columns_and_a_service_without_server_stands_out() {
         text.contains("dead: 192.168.100.101 udp 53, both-nat, wrr: NO SERVER\n"),
         "{text}"
     );
-    for word in ["DOWN", "pending", "3 (now 0)", "12,345,678"] {
+    for word in [
+        "DOWN",
+        "pending",
+        "3 (now 0)",
+        "12,345,678",
+        "  connections: 900 of 1,000\n",
+    ] {
         assert!(text.contains(word), "{word}\n{text}");
     }
     assert!(services::has_server(&servers()[0]) && !services::has_server(&servers()[1]));

@@ -26,6 +26,9 @@ pub struct ServiceStatus {
     pub traffic: Traffic,
     /// Its flows now, closing ones not counted.
     pub open: u64,
+    /// `service.max_connections`; `None` = no limit.
+    #[serde(default)]
+    pub max_connections: Option<u32>,
     /// New flows refused since the daemon started, by reason.
     pub refusals: Refusals,
     /// Its servers in the order of the file.

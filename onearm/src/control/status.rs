@@ -174,6 +174,23 @@ pub struct DataplaneStatus {
     pub max_half_open: u64,
     /// Memory of all maps in bytes.
     pub map_bytes: u64,
+    /// How full everything is that can run out: the tables, connections of services with `max_connections`, and SNAT ports
+    /// towards servers that have taken half of theirs or more. Looked at every five seconds, flows and ports every ten.
+    #[serde(default)]
+    pub usage: Vec<UsageStatus>,
     /// Packet counters and drop reasons by name.
     pub counters: BTreeMap<String, u64>,
+}
+
+/// How full something is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UsageStatus {
+    /// What, in words: `IPv4 flows`, `SNAT ports to server s1 of service web`.
+    pub name: String,
+    /// How much is in use.
+    pub used: u64,
+    /// How much there may be.
+    pub limit: u64,
+    /// The share, rounded down; above 100 where a limit is no hard one.
+    pub percent: u64,
 }

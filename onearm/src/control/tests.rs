@@ -80,6 +80,7 @@ fn status() -> Status {
             max_flows: 10,
             max_half_open: 5,
             map_bytes: 100,
+            usage: Vec::new(),
             counters: BTreeMap::new(),
         },
         warnings: vec!["adverts are not authenticated".into()],
@@ -97,6 +98,7 @@ fn service() -> ServiceStatus {
         scheduler: "maglev".into(),
         traffic: Traffic::default(),
         open: 0,
+        max_connections: None,
         refusals: Refusals::default(),
         servers: vec![ServerStatus {
             name: "s1".into(),

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use onearm_dataplane::{
     Dataplane, FlowFilter, FlowInfo, FlowTable, LeaseCell, Protocol, ServiceTraffic, Traffic as Counted,
+    Usage,
 };
 
 use crate::config::{Loaded, ModeFor, ServerConfig, ServiceConfig};
@@ -54,6 +55,11 @@ impl Backend {
             Ok(Err(error)) => Err(Refusal::internal(error.to_string())),
             Err(error) => Err(Refusal::internal(error.to_string())),
         }
+    }
+
+    /// How full the tables are.
+    pub(crate) async fn usage(&self) -> Result<Usage, Refusal> {
+        self.ask(Dataplane::usage).await
     }
 
     fn lease_status(&self, now_ns: u64, epoch: u64) -> LeaseStatus {
@@ -132,11 +138,15 @@ impl ControlBackend for Backend {
                 },
                 max_half_open: u64::from(pair.limits.half_open),
                 map_bytes,
+                usage: facts.usage.clone(),
                 counters: counters
                     .all
                     .into_iter()
                     .map(|(name, n)| (name.to_owned(), n))
-                    .chain([("helper_restarts".to_owned(), facts.helper_restarts)])
+                    .chain([
+                        ("helper_restarts".to_owned(), facts.helper_restarts),
+                        ("client_forgotten".to_owned(), self.flows.persistent().evicted),
+                    ])
                     .collect(),
             },
             warnings,
@@ -203,6 +213,7 @@ fn service_status(
         scheduler: service.scheduler.as_str().to_owned(),
         traffic: traffic.map(|t| counted(&t.traffic)).unwrap_or_default(),
         open: traffic.map_or(0, |t| t.open),
+        max_connections: service.limits.max_connections,
         refusals: traffic.map(|t| t.refusals).unwrap_or_default(),
         servers: service
             .servers

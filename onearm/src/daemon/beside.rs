@@ -1,4 +1,4 @@
-//! The thread beside the main loop: control API and the sweep of the flow table. An answer with ten thousand flows, a
+//! The thread beside the main loop: control API, the sweep of the flow table, and how full everything is. An answer with ten thousand flows, a
 //! crowd of clients or a large table takes longer than the HA process waits for a heartbeat of the main loop; none of it
 //! may look like a hang.
 
@@ -16,6 +16,7 @@ use crate::control::ControlServer;
 use super::backend::Backend;
 use super::board::Board;
 use super::expiry;
+use super::usage;
 
 /// The running thread.
 #[derive(Debug)]
@@ -42,9 +43,10 @@ impl Beside {
         let (runtime, server) = within(runtime, bind)?;
         let (stop, stopped) = watch::channel(false);
         let work = async move {
-            // Nothing is lost when either is dropped: a slice of the sweep is never interrupted.
+            // Nothing is lost when one is dropped: a slice of the sweep is never interrupted.
             tokio::select! {
-                () = server.serve(backend, stopped) => {}
+                () = server.serve(Arc::clone(&backend), stopped) => {}
+                () = usage::watch(backend) => {}
                 () = expiry::sweep(flows, board) => {}
             }
         };

@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::control::{EventList, EventLog, EventQuery, LegStatus, NewEvent, NodeState, PeerStatus, Severity};
+use crate::control::{
+    EventList, EventLog, EventQuery, LegStatus, NewEvent, NodeState, PeerStatus, Severity, UsageStatus,
+};
 
 use super::clock;
 use super::hello::Hello;
@@ -42,6 +44,8 @@ pub(crate) struct Facts {
     pub(crate) flows: u64,
     /// How often the thread that helps the programs ended and was started again.
     pub(crate) helper_restarts: u64,
+    /// How full the tables are.
+    pub(crate) usage: Vec<UsageStatus>,
     /// What an operator should know, by source, so that each can be taken back: `leg:lan`, `netcfg`, `config`.
     pub(crate) warnings: BTreeMap<String, Vec<String>>,
     /// The last events.
@@ -68,6 +72,7 @@ impl Board {
             hello: None,
             flows: 0,
             helper_restarts: 0,
+            usage: Vec::new(),
             warnings: BTreeMap::new(),
             events: EventLog::default(),
         }))

@@ -30,7 +30,7 @@ use std::time::{Duration, Instant};
 use support::{
     Engine, Setup, Verdict,
     frames::{Body, End, Frame, arp_request, echo, end, ip, use_v6, v6},
-    model::{Report, ends, fragments},
+    model::{Report, ends, fragments, unfragmented},
     setup::{BROADCAST, OUR_MAC, ROUTER_MAC, S1_MAC, ServiceSpec, VIP},
 };
 
@@ -154,6 +154,48 @@ fn release() -> (u32, u32) {
         .split(|c: char| !c.is_ascii_digit())
         .map(|n| n.parse().unwrap_or(0));
     (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
+}
+
+/// A stranger's first fragments, which are never completed, between those of datagrams that are, which come 20 ms apart:
+/// of 20,000 in all, and then of 40,000 between two fragments.
+#[test]
+#[ignore = "needs root"]
+fn b81_a_flood_of_first_fragments_takes_none_from_good_datagrams() {
+    let mut kernel = Kernel::new();
+    kernel.load(&Setup::service(&ServiceSpec {
+        proto: proto::UDP,
+        ..ServiceSpec::BOTH_NAT
+    }));
+    let stranger = |n: u32| {
+        let [a, b, c, d] = n.to_be_bytes();
+        let id = u32::from(u16::from_be_bytes([c, d]));
+        let client = End([10, 66, a, b].into(), 5);
+        let frame = Talk { client, ..talk() }
+            .request(Body::Udp(true))
+            .payload(&[1; 64]);
+        fragments(&unfragmented(&frame.build(), id), id, 16).swap_remove(0)
+    };
+    let mut sent = 0;
+    let mut complete = 0;
+    for (datagrams, between) in [(100, 67), (4, 20_000)] {
+        for n in 0..datagrams {
+            let good = talk().request(Body::Udp(true)).payload(&[n; 3_000]).build();
+            for piece in fragments(
+                &unfragmented(&good, 7_000 + u32::from(n)),
+                7_000 + u32::from(n),
+                1_480,
+            ) {
+                let (verdict, _) = kernel.run(&piece);
+                complete += u32::from(verdict == Verdict::Transmit);
+                for _ in 0..between {
+                    kernel.run(&stranger(sent));
+                    sent += 1;
+                }
+            }
+        }
+    }
+    assert_eq!(complete, 104 * 3, "{:?}", kernel.counters());
+    assert!(sent > 240_000 && kernel.counter(Counter::FragmentRemembered) >= u64::from(sent));
 }
 
 #[test]

@@ -577,6 +577,96 @@ fn a_flow_the_programs_make_is_listed_expired_and_then_its_indexes_are_free() {
     });
 }
 
+/// A SYN of a client's port to the VIP.
+fn syn(port: u16) -> Vec<u8> {
+    let mut tcp = [0_u8; 20];
+    tcp[0..2].copy_from_slice(&port.to_be_bytes());
+    tcp[2..4].copy_from_slice(&80_u16.to_be_bytes());
+    (tcp[12], tcp[13]) = (0x50, 2);
+    ip_frame(6, 0x4000, &tcp)
+}
+
+/// Calls from so many ports; how many of the SYNs that left went to each server, by its last byte.
+fn calls(ports: std::ops::Range<u16>) -> BTreeMap<u8, u64> {
+    let mut counts = BTreeMap::new();
+    let frames: Vec<Vec<u8>> = ports.map(syn).collect();
+    // No more than a socket holds.
+    for some in frames.chunks(50) {
+        for frame in exchange(some.len(), some) {
+            *counts.entry(frame[33]).or_default() += 1;
+        }
+    }
+    counts
+}
+
+#[test]
+#[ignore = "needs root"]
+fn b151_counters_of_a_server_only_grow_and_say_what_it_got() {
+    in_namespace(|| {
+        let server = |n: u8| ServerSpec {
+            id: ServerId {
+                addr: IpAddr::V4(Ipv4Addr::new(192, 168, 100, n)),
+                port: 0,
+            },
+            weight: 1,
+            up: true,
+        };
+        let of = |servers: &[u8]| ServiceSpec {
+            scheduler: Scheduler::Wrr,
+            servers: servers.iter().copied().map(server).collect(),
+            ..service()
+        };
+        let (mut dataplane, _lease) = active(&[VIP], vec![of(&[11, 12, 13])]);
+        let mut known = neighbours();
+        known.neighbours.extend((11..15).map(|n| Neighbour {
+            leg: 0,
+            addr: server(n).id.addr,
+            mac: Some([2, 0, 0, 0, 0, 0x50]),
+        }));
+        dataplane.set_next_hops(&known).unwrap();
+        let mut got: BTreeMap<u8, u64> = BTreeMap::new();
+        let mut call = |dataplane: &Dataplane, ports| {
+            for (server, count) in calls(ports) {
+                *got.entry(server).or_default() += count;
+            }
+            let traffic = dataplane.traffic().unwrap().remove(0);
+            let last = |id: ServerId| match id.addr {
+                IpAddr::V4(addr) => addr.octets()[3],
+                IpAddr::V6(_) => unreachable!(),
+            };
+            for counted in &traffic.servers {
+                let want = got.get(&last(counted.id)).copied().unwrap_or(0);
+                assert_eq!(
+                    (counted.traffic.flows, counted.traffic.packets_in),
+                    (want, want),
+                    "{:?}",
+                    counted.id
+                );
+            }
+            let sum: u64 = got.values().sum();
+            assert_eq!((traffic.traffic.flows, traffic.traffic.packets_in), (sum, sum));
+            got.clone()
+        };
+        let first = call(&dataplane, 1_000..1_300);
+        assert_eq!(first, BTreeMap::from([(11, 100), (12, 100), (13, 100)]));
+        let health = |up| ServerChange {
+            service: "web".into(),
+            server: server(12).id,
+            weight: None,
+            up: Some(up),
+        };
+        dataplane.change_servers(&[health(false)]).unwrap();
+        let second = call(&dataplane, 2_000..2_100);
+        assert_eq!(second[&12], 100, "none while it is down");
+        dataplane.change_servers(&[health(true)]).unwrap();
+        let third = call(&dataplane, 3_000..3_090);
+        assert_eq!(third[&12], 130);
+        dataplane.apply(&tables(&[VIP], vec![of(&[12, 13, 14])])).unwrap();
+        let fourth = call(&dataplane, 4_000..4_090);
+        assert_eq!((fourth[&11], fourth[&12], fourth[&14]), (third[&11], 160, 30));
+    });
+}
+
 #[test]
 #[ignore = "needs root"]
 fn b67_a_flow_follows_the_new_mac_of_its_client_by_one_write() {
@@ -789,10 +879,15 @@ fn the_largest_configuration_is_applied_changed_and_applied_again() {
     });
 }
 
-/// An IPv4 fragment (identification 7) of a UDP datagram from the client to port 53 of the VIP. `word`: flags and offset.
+/// An IPv4 fragment of a UDP datagram from the client to port 53 of the VIP. `word`: flags and offset.
 fn fragment(word: u16, payload: &[u8]) -> Vec<u8> {
+    ip_frame(17, word, payload)
+}
+
+/// An IPv4 packet (identification 7) from the client to the VIP. `word`: flags and offset.
+fn ip_frame(protocol: u8, word: u16, payload: &[u8]) -> Vec<u8> {
     let mut header = vec![
-        0x45, 0, 0, 0, 0, 7, 0, 0, 64, 17, 0, 0, 192, 168, 100, 50, 192, 168, 100, 100,
+        0x45, 0, 0, 0, 0, 7, 0, 0, 64, protocol, 0, 0, 192, 168, 100, 50, 192, 168, 100, 100,
     ];
     let total = u16::try_from(header.len() + payload.len()).unwrap();
     header[2..4].copy_from_slice(&total.to_be_bytes());

@@ -15,7 +15,7 @@ use crate::{
     packet::Packet,
     phase::Phase,
     receive::{hand_over, hand_over_with, leg_of},
-    table::{self, Found, NotInserted},
+    table::{self, Entry, Found, NotInserted},
     tables::{Tables, discard, geometry, tick},
     tcp::is_opening,
     transmit::{self, excess, write_header},
@@ -102,9 +102,7 @@ pub fn established<A: Outer, P: Packet, T: Tables, const ROUTED: bool>(
         let up = tables
             .server(u32::from(server))
             .is_some_and(|s| s.flags & server::UP != 0);
-        let over =
-            opening && (state != State::Established || age(tables, entry, tick(now)) > entry.idle_ticks());
-        if !up || over {
+        if !up || (opening && is_over(tables, entry, state, now)) {
             return hand_over_with(tables, arrival, leg, Phase::Miss, |work| {
                 work.old_at = found.at;
                 work.old_incarnation = found.incarnation;
@@ -132,7 +130,15 @@ pub fn established<A: Outer, P: Packet, T: Tables, const ROUTED: bool>(
         return discard(tables, Counter::LockContended);
     }
     let error = arrival.shape & shape::ERROR != 0;
+    if opening && state == State::Closing {
+        entry.set_own(own | seen::AGAIN);
+    }
     if is_tcp && !opening && !error {
+        let own = if own & seen::AGAIN == 0 {
+            own
+        } else {
+            own & !(seen::AGAIN | seen::RST | seen::FIN)
+        };
         let after = if arrival.tcp_flags & tcp::RST != 0 {
             own | seen::RST
         } else if arrival.tcp_flags & tcp::FIN != 0 {
@@ -140,7 +146,7 @@ pub fn established<A: Outer, P: Packet, T: Tables, const ROUTED: bool>(
         } else {
             own & !seen::RST
         };
-        if after != own {
+        if after != entry.own() {
             // The server's side is never seen: it is taken to close with the client.
             entry.set_own(after);
             let other = seen::OPENED | after & seen::FIN;
@@ -161,6 +167,21 @@ pub fn established<A: Outer, P: Packet, T: Tables, const ROUTED: bool>(
         Ok(step) => step,
         Err(most) => too_big(tables, arrival, leg, now, most),
     }
+}
+
+/// Whether a SYN begins a connection that may go to another server. A FIN or RST of the client alone proves nothing, as in
+/// translated flows: until its time is over the SYN goes where the flow goes, and what follows it decides.
+#[inline(always)]
+fn is_over<A: Outer, T: Tables>(tables: &T, entry: Entry<A>, state: State, now: u64) -> bool {
+    let most = if state == State::Closing {
+        match tables.node() {
+            Some(node) => node.closing_ticks,
+            None => 0,
+        }
+    } else {
+        entry.idle_ticks()
+    };
+    age(tables, entry, tick(now)) > most
 }
 
 /// Writes the new flow, for [`Phase::Direct`].

@@ -206,10 +206,12 @@ pub mod seen {
     pub const FIN: u8 = 4;
     /// A RST, not yet lifted by a later segment.
     pub const RST: u8 = 8;
-    /// This side's FIN came before the other's.
+    /// This side's FIN was sent before the other's reached it: it keeps TIME-WAIT.
     pub const FIN_FIRST: u8 = 16;
     /// Client's side: the flow counts towards its address's `max_per_source` while it is not closing.
     pub const COUNTED: u8 = 32;
+    /// A server that answers its clients itself: the client has sent a SYN after a FIN or RST, and nothing since.
+    pub const AGAIN: u8 = 64;
 }
 
 /// Values and bits of [`FlowEntry::hop`].

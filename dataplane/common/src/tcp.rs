@@ -54,6 +54,12 @@ pub const fn is_believable(seq: u32, acknowledged: u32) -> bool {
     seq.wrapping_sub(acknowledged) < RST_WINDOW
 }
 
+/// True if an acknowledgement is beyond another.
+#[inline(always)]
+const fn is_ahead(ack: u32, of: u32) -> bool {
+    ack.wrapping_sub(of).cast_signed() > 0
+}
+
 /// A client's opening SYN.
 #[inline(always)]
 pub const fn is_opening(flags: u8) -> bool {
@@ -120,6 +126,9 @@ impl Knowledge {
                 } else {
                     seen::FIN
                 };
+            } else if own & other & seen::FIN != 0 && is_ahead(segment.ack, expected_ack) {
+                // It acknowledges more than its FIN did: the FINs have met on the way, and this side keeps TIME-WAIT, too.
+                own |= seen::FIN_FIRST;
             }
         }
         Self {

@@ -6,6 +6,7 @@ use ipnet::IpNet;
 use onearm_dataplane_common::maps::{
     self, Leg, LegKey, Limits, NeighbourKey, OwnedKey, Route, Server, Service, ServiceKey, SnatPool,
 };
+use onearm_dataplane_common::schedule::table_entry;
 use onearm_types::GroupId;
 use proptest::prelude::*;
 
@@ -589,6 +590,66 @@ fn a_server_going_down_leaves_the_table_by_one_store_and_comes_back() {
     };
     bench.change(&[heavier, up(both)]).unwrap();
     assert_eq!(bench.maps.look_up(80).unwrap().1.len(), 4);
+}
+
+/// Five thousand new connections over servers with weights 5, 3 and 1, by every scheduler, drawn as the programs draw.
+#[test]
+fn b120_no_scheduler_gives_a_server_that_is_down_a_connection_and_the_rest_goes_by_weight() {
+    let schedulers = [
+        (Scheduler::Maglev, maps::scheduler::MAGLEV),
+        (Scheduler::SourceHash, maps::scheduler::SOURCE_HASH),
+        (Scheduler::Wrr, maps::scheduler::WRR),
+        (Scheduler::Wlc, maps::scheduler::WLC),
+    ];
+    for (scheduler, number) in schedulers {
+        let mut bench = Bench::new();
+        let mut spec = ServiceSpec {
+            scheduler,
+            ..service("web", 80, &[10, 11, 12])
+        };
+        for (server, weight) in spec.servers.iter_mut().zip([5, 3, 1]) {
+            server.weight = weight;
+        }
+        bench.apply(&tables(vec![spec])).unwrap();
+        let shares = |bench: &Bench| {
+            let (service, servers) = bench.maps.look_up(80).unwrap();
+            assert_eq!(service.scheduler, number);
+            let length = u32::try_from(servers.len()).unwrap();
+            let mut shares = [0_u32; 3];
+            for n in 0..5_000 {
+                let hash = onearm_dataplane_common::hash::sip13([1, 2], n, 0);
+                let entry = table_entry(number, length, hash, n);
+                let chosen = servers[entry as usize];
+                let at = (10..13).position(|n| server(n) == chosen).unwrap();
+                let flags = bench.maps.servers[&bench.index("web", at)].flags;
+                assert_ne!(flags & maps::server::UP, 0, "the map says what the table says");
+                shares[at] += 1;
+            }
+            shares
+        };
+        let near = |got: u32, of: u32, total: u32| got.abs_diff(5_000 * of / total) < 150;
+        let down = |n| ServerChange {
+            service: "web".into(),
+            server: id(n),
+            weight: None,
+            up: Some(false),
+        };
+        let all = shares(&bench);
+        assert!(
+            near(all[0], 5, 9) && near(all[1], 3, 9) && near(all[2], 1, 9),
+            "{scheduler:?}: {all:?}"
+        );
+        bench.change(&[down(10)]).unwrap();
+        let two = shares(&bench);
+        assert!(
+            two[0] == 0 && near(two[1], 3, 4) && near(two[2], 1, 4),
+            "{scheduler:?}: {two:?}"
+        );
+        bench.change(&[down(11)]).unwrap();
+        assert_eq!(shares(&bench), [0, 0, 5_000], "{scheduler:?}");
+        bench.change(&[down(12)]).unwrap();
+        assert!(bench.maps.look_up(80).unwrap().1.is_empty(), "{scheduler:?}");
+    }
 }
 
 #[test]

@@ -122,9 +122,21 @@ fn when_one_of_a_hundred_servers_goes_down_only_its_entries_move() {
 
 #[test]
 fn when_one_of_a_hundred_servers_is_removed_fewer_than_one_percent_of_the_others_move() {
-    let all = servers(&[1; 100]);
+    fewer_than_one_percent_of_the_others_move(&[1; 100]);
+}
+
+/// One that has more than a hundredth itself moves at most as much of the others'.
+#[test]
+fn with_weights_too_a_server_that_is_removed_moves_little_of_the_others() {
+    for weights in [[1, 3], [1, 10], [200, 255]] {
+        let weights: Vec<u16> = weights.into_iter().cycle().take(100).collect();
+        fewer_than_one_percent_of_the_others_move(&weights);
+    }
+}
+
+fn fewer_than_one_percent_of_the_others_move(weights: &[u16]) {
+    let all = servers(weights);
     let before = maglev::table(KEY, &all);
-    let mut worst = 0;
     for gone in (0..100).step_by(7) {
         let mut rest = all.clone();
         rest.remove(gone);
@@ -134,13 +146,13 @@ fn when_one_of_a_hundred_servers_is_removed_fewer_than_one_percent_of_the_others
             .filter(|(b, _)| usize::from(**b) != gone)
             .filter(|(b, a)| usize::from(**b) != name(**a))
             .count();
-        worst = worst.max(others);
+        let most = (before.len() / 100).max(count(&before, gone));
+        assert!(
+            others <= most,
+            "{weights:?}: {others} of {} moved with server {gone}",
+            before.len()
+        );
     }
-    assert!(
-        worst * 100 <= before.len(),
-        "{worst} of {} entries of others moved",
-        before.len()
-    );
 }
 
 #[test]

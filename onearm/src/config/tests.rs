@@ -282,6 +282,45 @@ fn there_is_room_for_half_as_many_ipv6_flows_unless_there_are_no_others() {
 }
 
 #[test]
+fn clients_that_stay_have_room_only_where_a_service_asks_for_it() {
+    let with = |limits: &str, keys: &str| {
+        let services = BOTH_NAT.replacen("mode = \"both-nat\"", &format!("mode = \"both-nat\"\n{keys}"), 1);
+        format!("limits = {{ {limits} }}\n{services}")
+    };
+    let stays = "scheduler = \"source-hash\"\npersistence = \"10m\"\nsource_prefix = 24";
+    let pair = config(&with("", stays));
+    let service = &pair.services[0];
+    assert_eq!(
+        (service.persistence, service.source_prefix),
+        (Some(Duration::from_mins(10)), Some(24))
+    );
+    assert_eq!(pair.persistent_clients(), 65_536);
+    assert_eq!(
+        config(&with("persistent_clients = 2_000", stays)).persistent_clients(),
+        2_000
+    );
+    assert_eq!(config(BOTH_NAT).persistent_clients(), 0);
+    for (limit, keys, good) in [
+        ("1_024", "persistence = \"30s\"\nsource_prefix = 1", true),
+        ("1_000_000", "persistence = \"7days\"\nsource_prefix = 32", true),
+        ("1_023", "persistence = \"1m\"", false),
+        ("1_000_001", "persistence = \"1m\"", false),
+        ("1_024", "persistence = \"29s 999ms\"", false),
+        ("1_024", "persistence = \"7days 1s\"", false),
+        ("1_024", "persistence = \"1m\"\nsource_prefix = 0", false),
+        ("1_024", "persistence = \"1m\"\nsource_prefix = 33", false),
+    ] {
+        let keys = format!("scheduler = \"source-hash\"\n{keys}");
+        let found = rules(&with(&format!("persistent_clients = {limit}"), &keys));
+        assert_eq!(
+            (found.is_empty(), found.contains(&"range")),
+            (good, !good),
+            "{found:?} {limit} {keys}"
+        );
+    }
+}
+
+#[test]
 fn a_service_without_a_check_keeps_its_leg_from_the_gateway_or_says_so() {
     let pair = config(PAIR);
     assert_eq!(

@@ -219,6 +219,82 @@ fn who_closed_first_is_remembered() {
     }
 }
 
+/// Client and server have sequence numbers 101 and 901 when they close.
+#[test]
+fn b56_a_server_whose_fin_met_the_clients_on_the_way_keeps_time_wait() {
+    let cases: [(&str, &[Sent], (bool, bool)); 6] = [
+        (
+            "the client closes, and the server after it",
+            &[
+                (Client, FIN | ACK, 101, 901),
+                (Server, FIN | ACK, 901, 102),
+                (Client, ACK, 102, 902),
+            ],
+            (true, false),
+        ),
+        (
+            "the client closes, and the server later",
+            &[
+                (Client, FIN | ACK, 101, 901),
+                (Server, ACK, 901, 102),
+                (Server, FIN | ACK, 950, 102),
+                (Client, ACK, 102, 951),
+                (Server, FIN | ACK, 950, 102),
+            ],
+            (true, false),
+        ),
+        (
+            "the FINs meet, the client's comes by first",
+            &[
+                (Client, FIN | ACK, 101, 901),
+                (Server, FIN | ACK, 901, 101),
+                (Client, ACK, 102, 902),
+                (Server, ACK, 902, 102),
+            ],
+            (true, true),
+        ),
+        (
+            "the FINs meet, and the server says so with its FIN again",
+            &[
+                (Client, FIN | ACK, 101, 901),
+                (Server, FIN | ACK, 901, 101),
+                (Server, FIN | ACK, 901, 102),
+            ],
+            (true, true),
+        ),
+        (
+            "the FINs meet, the server's comes by first",
+            &[
+                (Server, FIN | ACK, 901, 101),
+                (Client, FIN | ACK, 101, 901),
+                (Server, ACK, 902, 102),
+                (Client, ACK, 102, 902),
+            ],
+            (true, true),
+        ),
+        (
+            "the server closes, and the client after it",
+            &[
+                (Server, FIN | ACK, 901, 101),
+                (Client, FIN | ACK, 101, 902),
+                (Server, ACK, 902, 102),
+            ],
+            (false, true),
+        ),
+    ];
+    for (what, segments, want) in cases {
+        let mut flow = Flow::NEW;
+        flow.sees(Server, SYN | ACK, 900, 101);
+        flow.sees(Client, ACK, 101, 901);
+        flow.sees(Server, ACK, 901, 101);
+        for (from, flags, seq, ack) in segments {
+            flow.sees(*from, *flags, *seq, *ack);
+        }
+        let first = |side: u8| side & seen::FIN_FIRST != 0;
+        assert_eq!((first(flow.client), first(flow.server)), want, "{what}");
+    }
+}
+
 proptest! {
     #[test]
     fn without_the_servers_sequence_nobody_promotes(

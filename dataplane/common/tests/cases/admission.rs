@@ -6,7 +6,7 @@ use crate::support::{
     Verdict::Transmit,
     frames::{Body, echo, end, ip, raw, tcp},
     model::verifies,
-    setup::{OUR_MAC, ROUTER_MAC, S1, S2, S2_MAC, ServiceSpec, prefix},
+    setup::{OUR_MAC, ROUTER_MAC, S1, S1_MAC, S2, S2_MAC, ServiceSpec, prefix},
 };
 use onearm_dataplane_common::{
     counter::Counter,
@@ -289,6 +289,45 @@ fn drained<E: Engine>(e: &mut E) {
     .handshake(e, 1, 2);
 }
 
+/// Another table, with other shares: new flows go by it, those that are there stay.
+fn weights_change<E: Engine>(e: &mut E) {
+    let ports = 40_000..40_008;
+    let of = |port, server: &str, mac| Talk {
+        client: End(ip("192.168.10.50"), port),
+        server: End(ip(server), 80),
+        server_mac: mac,
+        ..outside()
+    };
+    let talks: Vec<(Talk, End)> = ports
+        .map(|port| {
+            let out = expect(e, &syn("192.168.10.50", port), Transmit);
+            let first = ends(&out).1.0 == ip(S1);
+            let talk = if first {
+                of(port, S1, S1_MAC)
+            } else {
+                of(port, S2, S2_MAC)
+            };
+            (talk, talk.handshake(e, 1, 2))
+        })
+        .collect();
+    assert_eq!(
+        talks.iter().filter(|(talk, _)| talk.server_mac == S1_MAC).count(),
+        4
+    );
+    for servers in [&[2, 2, 2, 1][..], &[2], &[1]] {
+        e.change(&Setup::service(&ServiceSpec {
+            servers,
+            ..ServiceSpec::BOTH_NAT
+        }));
+        for (talk, source) in &talks {
+            talk.client_sends(e, *source, Body::Tcp("A", 2, 3));
+            talk.server_sends(e, *source, Body::Tcp("A", 3, 2));
+        }
+    }
+    let out = expect(e, &syn("192.168.10.50", 50_000), Transmit);
+    assert_eq!(ends(&out).1.0, ip(S1));
+}
+
 fn datagrams_move<E: Engine>(e: &mut E) {
     let spec = ServiceSpec {
         proto: proto::UDP,
@@ -482,6 +521,16 @@ fn servers<E: Engine>() -> Vec<Case<E>> {
             syn_goes_elsewhere,
         ),
         case("a server that went down: flows may stay", one, kept),
+        case(
+            "a change of weights moves no flow",
+            || {
+                Setup::service(&ServiceSpec {
+                    servers: &[1, 2],
+                    ..ServiceSpec::BOTH_NAT
+                })
+            },
+            weights_change,
+        ),
         case(
             "a drained server keeps its flows and gets no new one",
             one,

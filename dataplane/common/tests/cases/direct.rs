@@ -14,6 +14,7 @@ use crate::support::{
 use onearm_dataplane_common::{
     addr::Addr,
     counter::Counter,
+    flow::State,
     maps::{Tunnel, mode, proto, scheduler, server, service},
 };
 
@@ -339,19 +340,40 @@ pub fn cases<E: Engine>() -> Vec<Case<E>> {
             },
         ),
         case(
-            "b50 dsr: a SYN after FIN or RST is scheduled anew and makes an open flow",
+            "b50 dsr: a SYN after FIN or RST goes to the same server and makes an open flow",
             dsr_two,
             |e| {
-                for close in ["FA", "R"] {
-                    let first = server_of(e, &syn());
+                let first = server_of(e, &syn());
+                for close in ["FA", "R", "RA"] {
                     assert_eq!(server_of(e, &call(Body::Tcp(close, 2, 9))), first);
-                    assert_ne!(server_of(e, &syn()), first);
-                    assert_ne!(server_of(e, &call(Body::Tcp(close, 2, 9))), first);
+                    assert_eq!(e.entries()[0].state(), State::Closing);
                     assert_eq!(server_of(e, &syn()), first);
-                    assert_eq!(e.entries().len(), 1);
-                    server_of(e, &call(Body::Tcp("FA", 2, 9)));
+                    assert_eq!(e.entries()[0].state(), State::Closing, "the SYN may be anybody's");
+                    assert_eq!(server_of(e, &ack()), first);
+                    assert_eq!(e.entries()[0].state(), State::Established);
                 }
-                assert_eq!(e.counter(Counter::FlowReopened), 5);
+                assert_eq!((e.entries().len(), e.counter(Counter::FlowCreated)), (1, 1));
+            },
+        ),
+        case(
+            "dsr: a stranger's FIN, RST and SYN take no connection from its server",
+            dsr_two,
+            |e| {
+                let first = server_of(e, &syn());
+                server_of(e, &ack());
+                for forged in [
+                    &["FA", "S"][..],
+                    &["R", "S"],
+                    &["RA", "S", "S"],
+                    &["S", "FA", "S", "R", "S"],
+                ] {
+                    for flags in forged {
+                        assert_eq!(server_of(e, &call(Body::Tcp(flags, 77, 99))), first);
+                    }
+                    assert_eq!(server_of(e, &ack()), first);
+                    assert_eq!(e.entries()[0].state(), State::Established, "{forged:?}");
+                }
+                assert_eq!(e.counter(Counter::FlowReopened), 0);
             },
         ),
         case("dsr: a segment after a RST lifts it", dsr_two, |e| {

@@ -167,6 +167,36 @@ fn ports_rest<E: Engine>(e: &mut E, server_first: bool) {
     assert_eq!(open, 8, "only closed flows gave way");
 }
 
+/// Both sides close at the same time, and the server keeps TIME-WAIT: its port goes to nobody while another is free, and
+/// the oldest of them when none is. Nobody waits, and who finds no port at all is refused and counted.
+fn b56<E: Engine>(e: &mut E) {
+    let talk = |port| Talk {
+        client: End(ip("192.168.10.50"), port),
+        ..outside()
+    };
+    let closed = talk(40_000);
+    let resting = closed.handshake(e, 1, 2);
+    closed.client_sends(e, resting, Body::Tcp("FA", 2, 3));
+    closed.server_sends(e, resting, Body::Tcp("FA", 3, 2));
+    closed.client_sends(e, resting, Body::Tcp("A", 3, 4));
+    closed.server_sends(e, resting, Body::Tcp("A", 4, 3));
+    for port in 40_001..40_004 {
+        assert_ne!(talk(port).handshake(e, 1, 2), resting, "three ports are free");
+    }
+    assert_eq!(e.counter(Counter::PortReused), 0);
+    // Its end is still carried while nobody else needs the port.
+    closed.server_sends(e, resting, Body::Tcp("FA", 3, 3));
+    assert_eq!(talk(40_004).handshake(e, 1, 2), resting, "it has rested longest");
+    assert_eq!((e.counter(Counter::PortReused), e.entries().len()), (1, 8));
+    expect_drop(e, &syn_from("192.168.10.50:40005"), Counter::NoPort);
+}
+
+fn four_ports() -> Setup {
+    let mut setup = eight_ports();
+    setup.pools[0].1.last = 33_003;
+    setup
+}
+
 fn eight_ports() -> Setup {
     let mut setup = Setup::service(&ServiceSpec::BOTH_NAT);
     setup.pools[0].1.first = 33_000;
@@ -339,6 +369,11 @@ fn ports_and_servers<E: Engine>() -> Vec<Case<E>> {
             "b131 every port of two sources is found, and no one more",
             a_thousand_ports,
             b131,
+        ),
+        case(
+            "b56 a port rests after both sides closed at once",
+            four_ports,
+            b56,
         ),
         case(
             "ports of flows closed by the client are free at once",

@@ -4,7 +4,7 @@ use super::{Case, case, expect, expect_drop, expect_pass, forwarded};
 use crate::support::{
     Engine, Setup,
     Verdict::Transmit,
-    frames::{echo, end, tcp, udp},
+    frames::{Body, echo, end, tcp, udp},
     model::{Layout, ends, verifies},
     setup::{GATEWAY, OUR_MAC, ROUTER_MAC, S1_MAC, ServiceSpec, VIP},
 };
@@ -188,6 +188,32 @@ fn a_promiscuous_leg_duplicates_nothing<E: Engine>(e: &mut E) {
     forwarded(e, &talk, end("192.168.100.10:80"), S1_MAC);
 }
 
+/// A checksum that comes out as 0 is sent as 0xffff (RFC 8200 §8.1), both ways; one that is not there is never made up.
+fn b89<E: Engine>(e: &mut E) {
+    let checksum = |frame: &[u8]| {
+        let at = Layout::of(frame).l4 + 6;
+        [frame[at], frame[at + 1]]
+    };
+    let talk = super::Talk {
+        vip: end("192.168.100.100:80"),
+        ..super::balanced::outside()
+    };
+    let request = talk.request(Body::Udp(true));
+    let source = forwarded(e, &request.clone().payload(&[0, 0]), talk.server, talk.server_mac);
+    let reply = talk.reply(source, Body::Udp(true));
+    for frame in [request, reply] {
+        let out = expect(e, &frame.clone().payload(&[0, 0]).build(), Transmit);
+        // What is missing to a sum of 0xffff, whose complement is 0.
+        let out = expect(e, &frame.payload(&checksum(&out)).build(), Transmit);
+        assert_eq!(checksum(&out), [0xff, 0xff]);
+        assert!(verifies(&out));
+    }
+    let mut without = talk.reply(source, Body::Udp(true)).payload(&[1, 2]).build();
+    let at = Layout::of(&without).l4 + 6;
+    without[at..at + 2].fill(0);
+    expect_drop(e, &without, Counter::UdpChecksumMissing);
+}
+
 pub fn cases<E: Engine>() -> Vec<Case<E>> {
     vec![
         case(
@@ -201,6 +227,16 @@ pub fn cases<E: Engine>() -> Vec<Case<E>> {
             "extension headers are walked, and not for ever",
             service,
             extension_headers_are_walked,
+        ),
+        case(
+            "b89 a checksum of 0 is sent as 0xffff",
+            || {
+                Setup::service(&ServiceSpec {
+                    proto: onearm_dataplane_common::maps::proto::UDP,
+                    ..ServiceSpec::BOTH_NAT
+                })
+            },
+            b89,
         ),
         case(
             "b46 a datagram without a checksum is dropped",

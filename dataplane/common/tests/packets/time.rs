@@ -6,7 +6,7 @@ use crate::{
     support::{
         Engine, Setup,
         Verdict::{self, Transmit},
-        frames::{Body, arp, end, ip, raw, udp},
+        frames::{Body, End, arp, end, ip, raw, udp},
         model::ends,
         setup::{BROADCAST, OUR_MAC, ROUTER, ROUTER_MAC, S1_MAC, S2_MAC, ServiceSpec, VIP},
     },
@@ -16,8 +16,9 @@ use onearm_dataplane_common::{
     counter::Counter,
     event::kind,
     flow::State,
-    maps::{proto, server},
+    maps::{SnatPool, proto, server},
 };
+use std::collections::HashSet;
 
 fn talk() -> Talk {
     Talk {
@@ -289,6 +290,48 @@ fn refusals_keep_their_rate() {
         host.run(&udp("10.0.0.1:1", "192.168.100.100:9").build());
     }
     assert_eq!(host.counter(Counter::RefusedUdp), 220);
+}
+
+/// Three sources towards one port of one server, more flows than an address has ports.
+#[test]
+fn b131_several_sources_carry_more_than_65_536_flows_to_one_port_of_a_server() {
+    let mut setup = Setup::service(&ServiceSpec::BOTH_NAT);
+    setup.pools = (0..3)
+        .zip(["192.168.100.100", "192.168.100.101", "192.168.100.102"])
+        .map(|(n, source)| {
+            let addr = raw(ip(source));
+            (
+                n,
+                SnatPool {
+                    addr,
+                    first: 20_000,
+                    last: 44_999,
+                },
+            )
+        })
+        .collect();
+    setup.service[0].1.snat_len = 3;
+    setup.buckets = 1 << 14;
+    setup.node.flow_bucket_mask = (1 << 14) - 1;
+    setup.node.half_open_budget = 100_000;
+    let mut host = Host::new(&setup);
+    let mut sources = HashSet::new();
+    for n in 0..70_000_u32 {
+        let [_, b, c, d] = n.to_be_bytes();
+        let client = End([10, b, c, d].into(), 40_000);
+        let (verdict, out) = host.run(&Talk { client, ..talk() }.request(Body::Tcp("S", 1, 0)).build());
+        assert_eq!(verdict, Transmit, "flow {n}");
+        let (source, to) = ends(&out);
+        assert_eq!(to, talk().server);
+        assert!(
+            (20_000..45_000).contains(&source.1) && sources.insert(source),
+            "{source:?} twice"
+        );
+        // Time for the share of a processor that an exact search may take.
+        host.now += 100_000;
+    }
+    let addresses: HashSet<_> = sources.iter().map(|source| source.0).collect();
+    assert_eq!((addresses.len(), host.entries().len()), (3, 140_000));
 }
 
 #[test]

@@ -259,7 +259,13 @@ impl Scene<'_> {
             .host
             .server(u32::from(flow.server))
             .is_some_and(|s| s.flags & server::UP != 0);
-        let over = flow.state() != State::Established || self.is_overdue(flow);
+        // A FIN or RST may be anybody's: the SYN after it goes to the same server until the flow ends.
+        let over = if flow.state() == State::Closing {
+            let patience = self.host.node().map_or(0, |node| node.closing_ticks);
+            self.silence(flow) > patience
+        } else {
+            self.is_overdue(flow)
+        };
         if !up || (ip.proto == 6 && is_opening(ip.flags(self.frame)) && over) {
             return self.miss(ip, false, None);
         }

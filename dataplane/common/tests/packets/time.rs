@@ -312,7 +312,7 @@ fn b131_several_sources_carry_more_than_65_536_flows_to_one_port_of_a_server() {
         .collect();
     setup.service[0].1.snat_len = 3;
     setup.buckets = 1 << 14;
-    setup.node.flow_bucket_mask = (1 << 14) - 1;
+    setup.node.flow_buckets = 1 << 14;
     setup.node.half_open_budget = 100_000;
     let mut host = Host::new(&setup);
     let mut sources = HashSet::new();

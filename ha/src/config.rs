@@ -204,6 +204,7 @@ impl Config {
             preferred: self.preferred,
             address,
             peer,
+            authenticated: false,
         }
     }
 

@@ -8,6 +8,7 @@
 //! that no safe crate wraps.
 
 pub mod announce;
+pub mod auth;
 pub mod config;
 pub mod driver;
 pub mod election;

@@ -14,7 +14,7 @@ use super::sockets::{Heard, LegSockets};
 use super::{LeaseSink, advert_frames};
 use crate::announce::{self, Announcer, OwnedAddress};
 use crate::config::{Config, Transport, Wire};
-use crate::election::{Alarm, Election, HeardAdvert, Input, LegFault, Output};
+use crate::election::{Alarm, Election, Input, LegFault, Output, PairMessage};
 use crate::error::Error;
 use crate::process::ToMain;
 use crate::units::{Centiseconds, MonoTime, Priority, Vrid};
@@ -69,7 +69,7 @@ impl Router {
             neighbour: PeerMac::default(),
             families: Families::default(),
             alarms: Vec::new(),
-            election: Election::new(now, config.election()),
+            election: Election::new(now, config.election(), 0),
             announcer,
             wire: WireCounters::default(),
             read_at: now,
@@ -215,7 +215,7 @@ impl Router {
                     self.neighbour.learn(now, src_mac);
                     self.compare_families(now, ipv6);
                 }
-                self.election.handle(now, Input::AdvertReceived(advert));
+                self.election.handle(now, Input::Received(advert));
             }
             Err(Unused::Spoiled(error)) => self.wire.count(error),
             Err(Unused::Misdirected) => self.wire.misdirected += 1,
@@ -312,6 +312,7 @@ impl Router {
                     priority,
                     interval,
                     decided_at,
+                    ..
                 } => {
                     let sent = self.send_advert(now, priority, interval, counters);
                     // After the send: an advert that left too late credits nothing.
@@ -446,7 +447,7 @@ fn understand<A: Address>(
     wire: Option<&Wire<A>>,
     at: MonoTime,
     frame: &[u8],
-) -> Result<(Mac, HeardAdvert), Unused> {
+) -> Result<(Mac, PairMessage), Unused> {
     let ReceivedAdvert {
         src_mac,
         src,
@@ -462,12 +463,10 @@ fn understand<A: Address>(
     if advert.vrid != config.vrid {
         return Err(Unused::OtherRouter);
     }
-    let heard = HeardAdvert {
-        at,
-        source: config.speaker(src.into()),
-        priority: advert.priority,
-        interval: advert.interval,
+    let source = config.speaker(src.into());
+    let heard = PairMessage {
         same_addresses: owned_in(&advert.addresses, config.vrid) == owned_in(&wire.announce, config.vrid),
+        ..PairMessage::plain(at, source, advert.priority, advert.interval)
     };
     Ok((src_mac, heard))
 }

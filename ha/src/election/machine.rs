@@ -1,14 +1,14 @@
 //! The machine itself; its rules are told in the module above.
 
 mod active;
+mod pair;
 mod standby;
 
 use std::collections::VecDeque;
 
 use super::record::{AlarmMemory, ElectionCounters, ElectionStatus};
-use super::vocabulary::{
-    AdvertKind, Alarm, Event, HeardAdvert, Input, LegFault, Output, Role, Settings, Transition,
-};
+use super::vocabulary::{Alarm, Event, Input, LegFault, Output, PairMessage, Role, Settings, Transition};
+use crate::auth::{Freshness, Health, Kind};
 use crate::units::{Centiseconds, MonoTime, Priority};
 
 /// Least time a node listens after it started or its leg came back. Nanoseconds.
@@ -47,7 +47,7 @@ enum Phase {
     Released,
     /// Asks whether anybody owns the addresses.
     Claiming { next_at: MonoTime, left: u8 },
-    /// Heard a worse owner and tells it to let go.
+    /// PairMessage a worse owner and tells it to let go.
     Preempting { next_at: MonoTime },
 }
 
@@ -73,8 +73,18 @@ struct IntervalChange {
     until: MonoTime,
 }
 
+/// The peer as its last authenticated message told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Peer {
+    kind: Kind,
+    health: Health,
+    at: MonoTime,
+    /// When it last proved that it hears this node.
+    proved_at: Option<MonoTime>,
+}
+
 /// The election of one virtual router on one node.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 #[expect(
     clippy::struct_excessive_bools,
     reason = "independent conditions, not a state in disguise"
@@ -99,14 +109,29 @@ pub struct Election {
     peer_heard_at: Option<MonoTime>,
     change: Option<IntervalChange>,
     lease_deadline: MonoTime,
+    /// Of the own term, while this node is the Active.
+    epoch: u64,
+    /// Highest that any node of the pair is known to have owned under.
+    epoch_known: u64,
+    peer: Option<Peer>,
+    /// When the first of the owner's messages came that proved nothing, since the last that did.
+    unproved_since: Option<MonoTime>,
+    /// Without [`Health::RECEIVES`]: that the machine knows itself.
+    health: Health,
+    /// Somebody on the leg is asked for signs of life.
+    reception_asked: bool,
+    leg_received_at: MonoTime,
+    /// The peer told of a clone of this node.
+    cloned_at: Option<MonoTime>,
     counters: ElectionCounters,
     alarms: AlarmMemory,
     outputs: VecDeque<Output>,
 }
 
 impl Election {
-    /// A machine that waits for a usable leg. The driver has cleared the lease cell before.
-    pub fn new(now: MonoTime, settings: Settings) -> Self {
+    /// A machine that waits for a usable leg. The driver has cleared the lease cell before. `epoch` is the highest that
+    /// this node has stored; 0 if none.
+    pub fn new(now: MonoTime, settings: Settings, epoch: u64) -> Self {
         Self {
             settings,
             state: State::Initialize,
@@ -123,6 +148,14 @@ impl Election {
             peer_heard_at: None,
             change: None,
             lease_deadline: MonoTime::ZERO,
+            epoch: 0,
+            epoch_known: epoch,
+            peer: None,
+            unproved_since: None,
+            health: Health::default(),
+            reception_asked: false,
+            leg_received_at: MonoTime::ZERO,
+            cloned_at: None,
             counters: ElectionCounters::default(),
             alarms: AlarmMemory::default(),
             outputs: VecDeque::new(),
@@ -170,6 +203,7 @@ impl Election {
             peer_heard_at: self.peer_heard_at,
             learned_interval_nanos: self.learned_nanos,
             lease_deadline: self.lease_deadline,
+            epoch: self.epoch_said(self.role_kind()),
         }
     }
 
@@ -225,6 +259,10 @@ impl Election {
                 // Nothing is sent: the leg cannot carry it, and what it queued would come out later (B02).
                 self.leg = Err(fault);
                 self.leave_active();
+                if self.settings.authenticated {
+                    // By another path, if there is one.
+                    self.tell_release(now);
+                }
                 self.enter(now, State::Initialize, Event::LegFailed(fault));
             }
             (State::Initialize | State::Standby { .. }, Input::OtherLegFailed) => self.impaired = true,
@@ -238,7 +276,7 @@ impl Election {
                 self.impaired = false;
                 self.answer(now, tenure);
             }
-            (State::Initialize, Input::AdvertReceived(heard)) => {
+            (State::Initialize, Input::Received(heard)) => {
                 self.admit(now, &heard);
             }
             (
@@ -246,34 +284,41 @@ impl Election {
                     active_down_at,
                     phase,
                 },
-                Input::AdvertReceived(heard),
+                Input::Received(heard),
             ) => {
+                let before = self.peer.map(|peer| peer.kind);
                 if self.admit(now, &heard) {
-                    self.hear_as_standby(now, &heard, active_down_at, phase);
+                    self.hear_as_standby(now, &heard, before, active_down_at, phase);
                 }
             }
-            (State::Active(tenure), Input::AdvertReceived(heard)) => {
-                if self.admit(now, &heard) {
+            (State::Active(tenure), Input::Received(heard)) => {
+                if self.admit(now, &heard) && heard.proves_its_sender() {
                     self.hear_as_active(now, &heard, tenure);
                 } else if heard.source != self.settings.address {
+                    // What is answered to an unproved message lets a live sender prove itself with its next.
                     self.answer(now, tenure);
                 }
             }
+            (State::Active(tenure), Input::Repeated) => self.answer(now, tenure),
+            (State::Initialize | State::Standby { .. }, Input::Repeated) => {}
+            (_, Input::LegReceived(at)) => self.leg_received_at = self.leg_received_at.max(at),
+            (_, Input::ReceptionAsked(asked)) => self.reception_asked = asked,
+            (_, Input::HealthChanged(health)) => self.health = health,
             (
                 State::Active(tenure),
                 Input::AdvertLeft {
-                    kind: AdvertKind::Owner,
+                    kind: Kind::Owner,
                     decided_at,
                 },
             ) => {
-                self.count_sent(AdvertKind::Owner);
+                self.count_sent(Kind::Owner);
                 self.credit(now, decided_at, tenure);
             }
             // Only an owner's advert credits anything, and only while the term it belongs to lasts.
             (
                 State::Active(_),
                 Input::AdvertLeft {
-                    kind: kind @ (AdvertKind::Claim | AdvertKind::Preempt | AdvertKind::Release),
+                    kind: kind @ (Kind::Claim | Kind::Preempt | Kind::Release | Kind::Standby | Kind::Idle),
                     ..
                 },
             )
@@ -354,7 +399,7 @@ impl Election {
     }
 
     /// Counts an advert and tells whether it is the peer's.
-    fn admit(&mut self, now: MonoTime, heard: &HeardAdvert) -> bool {
+    fn admit(&mut self, now: MonoTime, heard: &PairMessage) -> bool {
         if heard.source == self.settings.address {
             // Never a reason to change the role (B25).
             self.counters.own_source_received += 1;
@@ -372,11 +417,12 @@ impl Election {
             self.counters.address_list_differed += 1;
             self.alarm(now, Alarm::AddressListDiffers);
         }
-        if heard.priority == Priority::RELEASE {
+        self.take_word(now, heard);
+        if heard.kind == Kind::Release {
             self.counters.releases_received += 1;
             return true;
         }
-        if heard.priority != Priority::CLAIM {
+        if heard.kind != Kind::Claim || heard.said.is_some() {
             self.peer_priority = Some(heard.priority);
         }
         let most = LEARNED_MAX_NANOS.max(self.settings.interval.as_nanos().saturating_mul(10));
@@ -404,15 +450,17 @@ impl Election {
             next,
             event,
             at: now,
+            epoch: self.epoch_said(self.role_kind()),
         }));
     }
 
-    fn send(&mut self, decided_at: MonoTime, kind: AdvertKind, priority: Priority) {
+    fn send(&mut self, decided_at: MonoTime, kind: Kind, priority: Priority) {
         let interval = self.settings.interval;
         self.outputs.push_back(Output::SendAdvert {
             kind,
             priority,
             interval,
+            epoch: self.epoch_said(kind),
             decided_at,
         });
     }
@@ -423,13 +471,15 @@ impl Election {
         }
     }
 
-    fn count_sent(&mut self, kind: AdvertKind) {
+    fn count_sent(&mut self, kind: Kind) {
         self.send_failing = false;
         match kind {
-            AdvertKind::Owner => self.counters.adverts_sent += 1,
-            AdvertKind::Claim => self.counters.claims_sent += 1,
-            AdvertKind::Preempt => self.counters.preempts_sent += 1,
-            AdvertKind::Release => self.counters.releases_sent += 1,
+            Kind::Owner => self.counters.adverts_sent += 1,
+            Kind::Claim => self.counters.claims_sent += 1,
+            Kind::Preempt => self.counters.preempts_sent += 1,
+            Kind::Release => self.counters.releases_sent += 1,
+            // Said with every datagram, by the driver.
+            Kind::Standby | Kind::Idle => {}
         }
     }
 

@@ -42,10 +42,10 @@ mod vocabulary;
 
 pub use machine::{Election, RELEASE_WAIT_MAX_NANOS, START_LISTEN_NANOS, START_LISTEN_SECOND_NANOS};
 pub use record::{ElectionCounters, ElectionStatus};
-pub use vocabulary::{
-    AdvertKind, Alarm, Event, HeardAdvert, Input, LegFault, Output, Role, Settings, Transition,
-};
+pub use vocabulary::{Alarm, Event, Input, LegFault, Output, PairMessage, Role, Said, Settings, Transition};
 
+#[cfg(test)]
+mod authenticated_tests;
 #[cfg(test)]
 mod pair_tests;
 #[cfg(test)]

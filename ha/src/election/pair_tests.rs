@@ -60,7 +60,7 @@ struct Node {
     machine: Option<Election>,
     rate: u64,
     settings: Settings,
-    inbox: VecDeque<(u64, HeardAdvert)>,
+    inbox: VecDeque<(u64, PairMessage)>,
     orders: VecDeque<Input>,
     /// What the machine was last told of its leg.
     leg_works: bool,
@@ -115,6 +115,7 @@ impl Pair {
                 preferred: index == 0,
                 address: ADDRESSES[index],
                 peer: ADDRESSES[1 - index],
+                authenticated: false,
             },
             inbox: VecDeque::new(),
             orders: VecDeque::new(),
@@ -155,7 +156,7 @@ impl Pair {
         node.orders.clear();
         node.leg_works = false;
         node.cell.push((real, 0));
-        node.machine = Some(Election::new(node.clock(real), node.settings));
+        node.machine = Some(Election::new(node.clock(real), node.settings, 0));
         node.free_at = real;
     }
 
@@ -180,13 +181,7 @@ impl Pair {
         let arrival = (real + self.random(self.delay_max)).max(self.nodes[index].last_arrival[wire]);
         self.nodes[index].last_arrival[wire] = arrival;
         let receiver = &mut self.nodes[1 - index];
-        let heard = HeardAdvert {
-            at: receiver.clock(arrival),
-            source: ADDRESSES[index],
-            priority,
-            interval,
-            same_addresses: true,
-        };
+        let heard = PairMessage::plain(receiver.clock(arrival), ADDRESSES[index], priority, interval);
         receiver.inbox.push_back((arrival, heard));
     }
 
@@ -227,11 +222,11 @@ impl Pair {
         arrived.sort_by_key(|(at, _)| *at);
         for (_, heard) in arrived {
             // A receive time is never later than the `now` of the turn that reads it.
-            let heard = HeardAdvert {
+            let heard = PairMessage {
                 at: heard.at.min(now),
                 ..heard
             };
-            machine.handle(now, Input::AdvertReceived(heard));
+            machine.handle(now, Input::Received(heard));
         }
         machine.handle(now, Input::DeadlineReached);
         while let Some(output) = machine.poll_output() {
@@ -242,6 +237,7 @@ impl Pair {
                     priority,
                     interval,
                     decided_at,
+                    ..
                 } => {
                     self.send(index, real, priority, interval);
                     real += self.stall(index, turn, &mut step);

@@ -40,6 +40,12 @@ pub struct ElectionCounters {
     pub claims_lost: u64,
     /// Times this node became Active.
     pub became_active: u64,
+    /// Messages with a right code whose sender has not proved to be there now.
+    pub unproved_received: u64,
+    /// Times the wait was over and this node did not take over, because its leg received nothing.
+    pub deaf: u64,
+    /// Messages of a peer that hears a clone of this node.
+    pub cloned: u64,
 }
 
 /// What an operator sees of the election.
@@ -65,6 +71,8 @@ pub struct ElectionStatus {
     pub learned_interval_nanos: u64,
     /// Last deadline ordered for the lease cell; [`MonoTime::ZERO`] without a lease.
     pub lease_deadline: MonoTime,
+    /// Epoch of an Active's term, else the highest known.
+    pub epoch: u64,
 }
 
 /// Least time between two alarms of one kind. Nanoseconds.
@@ -72,7 +80,7 @@ const ALARM_EVERY_NANOS: u64 = 60_000_000_000;
 
 /// When each kind of alarm was last raised.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct AlarmMemory([Option<MonoTime>; 9]);
+pub(super) struct AlarmMemory([Option<MonoTime>; 12]);
 
 impl AlarmMemory {
     /// Whether `alarm` may be raised now; remembers that it was.
@@ -87,6 +95,9 @@ impl AlarmMemory {
             Alarm::Overslept => 6,
             Alarm::Contended => 7,
             Alarm::FamilySilent { .. } => 8,
+            Alarm::UnprovedOwner => 9,
+            Alarm::Deaf => 10,
+            Alarm::Cloned => 11,
         };
         let last: &mut Option<MonoTime> = &mut self.0[kind];
         if last.is_some_and(|at| now.since(at) < ALARM_EVERY_NANOS) {

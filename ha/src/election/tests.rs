@@ -3,6 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr};
 
 use super::*;
+use crate::auth::Kind;
 use crate::lease;
 use crate::units::{Centiseconds, MonoTime, Priority};
 
@@ -28,6 +29,7 @@ fn settings() -> Settings {
         preferred: true,
         address: OWN,
         peer: PEER,
+        authenticated: false,
     }
 }
 
@@ -48,7 +50,7 @@ impl Bench {
         let now = at(1000);
         Self {
             now,
-            machine: Election::new(now, settings),
+            machine: Election::new(now, settings, 0),
             ordered: Vec::new(),
             sends_work: true,
         }
@@ -71,13 +73,12 @@ impl Bench {
 
     fn advert(&mut self, source: IpAddr, priority: u8) {
         let at = self.now;
-        self.give(Input::AdvertReceived(HeardAdvert {
+        self.give(Input::Received(PairMessage::plain(
             at,
             source,
-            priority: Priority::from_wire(priority),
-            interval: interval(100),
-            same_addresses: true,
-        }));
+            Priority::from_wire(priority),
+            interval(100),
+        )));
     }
 
     /// Lets time pass, meeting every deadline exactly.
@@ -335,7 +336,7 @@ fn every_state_and_input_has_its_answer() {
             "left" => {
                 let decided_at = bench.now;
                 bench.give(Input::AdvertLeft {
-                    kind: AdvertKind::Owner,
+                    kind: Kind::Owner,
                     decided_at,
                 });
             }
@@ -399,13 +400,12 @@ fn the_wait_runs_from_the_kernels_receive_time() {
     let mut bench = Bench::standby(settings());
     let arrived = bench.now.plus(INTERVAL);
     bench.now = arrived.plus(20 * MS);
-    bench.give(Input::AdvertReceived(HeardAdvert {
-        at: arrived,
-        source: PEER,
-        priority: Priority::from_wire(100),
-        interval: interval(100),
-        same_addresses: true,
-    }));
+    bench.give(Input::Received(PairMessage::plain(
+        arrived,
+        PEER,
+        Priority::from_wire(100),
+        interval(100),
+    )));
     assert_eq!(bench.machine.deadline(), Some(arrived.plus(WAIT - INTERVAL / 2)));
 }
 
@@ -416,13 +416,12 @@ fn the_skew_is_not_rounded_to_centiseconds() {
         ..settings()
     });
     let now = bench.now;
-    bench.give(Input::AdvertReceived(HeardAdvert {
-        at: now,
-        source: PEER,
-        priority: Priority::from_wire(100),
-        interval: interval(10),
-        same_addresses: true,
-    }));
+    bench.give(Input::Received(PairMessage::plain(
+        now,
+        PEER,
+        Priority::from_wire(100),
+        interval(10),
+    )));
     // 3 × 10 ms + 106/256 × 10 ms, less the 5 ms of asking.
     assert_eq!(
         bench.machine.deadline(),
@@ -459,7 +458,7 @@ fn c7_a_stall_between_decision_and_report_does_not_lengthen_the_credit() {
     let decided_at = bench.now;
     bench.now = bench.now.plus(lease::length(INTERVAL) - INTERVAL);
     bench.give(Input::AdvertLeft {
-        kind: AdvertKind::Owner,
+        kind: Kind::Owner,
         decided_at,
     });
     bench.take();
@@ -492,7 +491,7 @@ fn c7_an_advert_that_left_after_the_previous_credit_ended_credits_nothing() {
     };
     bench.now = decided_at.plus(lease::length(INTERVAL));
     bench.give(Input::AdvertLeft {
-        kind: AdvertKind::Owner,
+        kind: Kind::Owner,
         decided_at,
     });
     assert_eq!(
@@ -741,13 +740,12 @@ fn b11_a_release_shortens_the_wait_to_the_skew_or_5_ms() {
         interval: interval(10),
         ..settings()
     });
-    quick.give(Input::AdvertReceived(HeardAdvert {
-        at: quick.now,
-        source: PEER,
-        priority: Priority::from_wire(200),
-        interval: interval(10),
-        same_addresses: true,
-    }));
+    quick.give(Input::Received(PairMessage::plain(
+        quick.now,
+        PEER,
+        Priority::from_wire(200),
+        interval(10),
+    )));
     quick.advert(PEER, 0);
     assert_eq!(quick.machine.deadline(), Some(quick.now.plus(4_140_625)));
 }
@@ -837,13 +835,12 @@ fn m17_a_learned_interval_is_clamped_to_three_seconds_or_ten_own_intervals() {
             interval: interval(own),
             ..settings()
         });
-        bench.give(Input::AdvertReceived(HeardAdvert {
-            at: bench.now,
-            source: PEER,
-            priority: Priority::from_wire(200),
-            interval: Centiseconds::new(4095).unwrap(),
-            same_addresses: true,
-        }));
+        bench.give(Input::Received(PairMessage::plain(
+            bench.now,
+            PEER,
+            Priority::from_wire(200),
+            Centiseconds::new(4095).unwrap(),
+        )));
         assert_eq!(bench.machine.status().learned_interval_nanos, clamped);
         assert_eq!(bench.machine.counters().interval_clamped, 1);
         assert!(bench.words()[0].starts_with("alarm IntervalClamped"));
@@ -854,12 +851,9 @@ fn m17_a_learned_interval_is_clamped_to_three_seconds_or_ten_own_intervals() {
 fn b24_another_address_list_is_counted_alarmed_once_and_holds_the_standby() {
     let mut bench = Bench::standby(settings());
     for _ in 0..50 {
-        bench.give(Input::AdvertReceived(HeardAdvert {
-            at: bench.now,
-            source: PEER,
-            priority: Priority::from_wire(200),
-            interval: interval(100),
+        bench.give(Input::Received(PairMessage {
             same_addresses: false,
+            ..PairMessage::plain(bench.now, PEER, Priority::from_wire(200), interval(100))
         }));
         bench.pass(INTERVAL);
     }
@@ -970,13 +964,7 @@ fn an_alarm_of_one_kind_is_raised_once_a_minute() {
 
 #[test]
 fn inputs_are_serde_values() {
-    let input = Input::AdvertReceived(HeardAdvert {
-        at: at(5),
-        source: PEER,
-        priority: Priority::RELEASE,
-        interval: interval(100),
-        same_addresses: true,
-    });
+    let input = Input::Received(PairMessage::plain(at(5), PEER, Priority::RELEASE, interval(100)));
     let line = serde_json::to_string(&input).unwrap();
     assert_eq!(serde_json::from_str::<Input>(&line).unwrap(), input);
 }

@@ -4,6 +4,7 @@ use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
 
+use crate::auth::{Freshness, Health, Kind};
 use crate::units::{Centiseconds, MonoTime, Priority};
 
 /// What the election is configured with.
@@ -22,6 +23,9 @@ pub struct Settings {
     pub address: IpAddr,
     /// The peer's address on the leg; adverts from any other source decide nothing.
     pub peer: IpAddr,
+    /// Messages are authenticated; what is heard without [`PairMessage::said`] decides nothing then, unless the driver lets it
+    /// in while authentication is being rolled out.
+    pub authenticated: bool,
 }
 
 /// Where a node stands (RFC 9568 §6.4).
@@ -70,19 +74,38 @@ pub enum LegFault {
     NotUsable,
 }
 
-/// An advert as far as the election cares.
+/// A message of the other node as far as the election cares: an advert or an HA datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct HeardAdvert {
+pub struct PairMessage {
     /// When it arrived: the kernel's receive time, not the time of reading.
     pub at: MonoTime,
-    /// IP source; the peer's and the own one as [`Settings`] has them, whichever family the advert came in.
+    /// IP source; the peer's and the own one as [`Settings`] has them, whichever family or path the message came by.
     pub source: IpAddr,
+    /// What its sender is or wants; without authentication as [`Kind::of_priority`] tells.
+    pub kind: Kind,
     /// Its priority.
     pub priority: Priority,
     /// Its interval.
     pub interval: Centiseconds,
     /// Whether it lists the same addresses as this node does.
     pub same_addresses: bool,
+    /// What it says beyond an advert, where adverts are authenticated.
+    pub said: Option<Said>,
+}
+
+/// What an authenticated message says beyond an advert.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Said {
+    /// What it proves about now.
+    pub freshness: Freshness,
+    /// How long ago this node sent the newest message that the sender has heard; [`u64::MAX`]: it has heard none. Nanoseconds.
+    pub unheard_nanos: u64,
+    /// An owner's own, else the highest its sender knows of.
+    pub epoch: u64,
+    /// What the sender can do.
+    pub health: Health,
+    /// It hears two of this node's name.
+    pub hears_twins: bool,
 }
 
 /// What happened.
@@ -96,12 +119,21 @@ pub enum Input {
     OtherLegFailed,
     /// All legs beside that of the adverts can be used again.
     OtherLegsRecovered,
-    /// A valid advert of this virtual router was received.
-    AdvertReceived(HeardAdvert),
+    /// A valid message of this virtual router was received.
+    Received(PairMessage),
+    /// A message of the peer came again, or one of an earlier state of it: its sender may be a node that was put back to a
+    /// snapshot, which is to hear of the owner before it takes over.
+    Repeated,
+    /// The leg received a frame, whatever it was, at this moment.
+    LegReceived(MonoTime),
+    /// Hosts of the leg's network are asked for signs of life from now on (`true`), or none is known (`false`).
+    ReceptionAsked(bool),
+    /// This node can do this now.
+    HealthChanged(Health),
     /// An advert was given to the kernel without error, with carrier. `now` is after the send.
     AdvertLeft {
         /// Which.
-        kind: AdvertKind,
+        kind: Kind,
         /// The `now` the send was decided at.
         decided_at: MonoTime,
     },
@@ -121,30 +153,19 @@ pub enum Input {
     Reconfigured(Settings),
 }
 
-/// What an advert says beyond its priority.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub enum AdvertKind {
-    /// "I own the addresses." Credits the lease.
-    Owner,
-    /// "Does anybody own the addresses?" ([`Priority::CLAIM`])
-    Claim,
-    /// "I am better, let go" (preemption).
-    Preempt,
-    /// "I own them no longer." ([`Priority::RELEASE`])
-    Release,
-}
-
 /// What is to be done, in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Output {
     /// Send an advert now.
     SendAdvert {
         /// Why.
-        kind: AdvertKind,
+        kind: Kind,
         /// Priority field.
         priority: Priority,
         /// Interval field.
         interval: Centiseconds,
+        /// Under which epoch it is said.
+        epoch: u64,
         /// To be returned in [`Input::AdvertLeft`].
         decided_at: MonoTime,
     },
@@ -191,6 +212,14 @@ pub enum Event {
     MainSilent,
     /// The leg failed.
     LegFailed(LegFault),
+    /// The peer asks, and has not heard this node for as long as it waits.
+    PeerHearsNothing,
+    /// The peer can do more than this node.
+    PeerIsHealthier,
+    /// The leg receives nothing.
+    Deaf,
+    /// The peer hears a clone of this node beside it.
+    Cloned,
 }
 
 /// A change of role.
@@ -204,6 +233,8 @@ pub struct Transition {
     pub event: Event,
     /// When.
     pub at: MonoTime,
+    /// Epoch after it: the own one of an Active, else the highest known.
+    pub epoch: u64,
 }
 
 /// Something an operator may have to act on; each kind is raised at most once a minute.
@@ -237,4 +268,30 @@ pub enum Alarm {
     Overslept,
     /// An owner with a worse priority and this node advertised at the same time.
     Contended,
+    /// Somebody with the pair's key, who cannot be shown to be there now, says that it owns the addresses.
+    UnprovedOwner,
+    /// The wait is over, but the leg receives nothing from anybody: this node does not take over.
+    Deaf,
+    /// The peer hears two nodes of this one's name: its disk or its memory was cloned. Neither owns while the peer can.
+    Cloned,
+}
+
+impl PairMessage {
+    /// An advert that is not authenticated, and lists what this node lists.
+    pub fn plain(at: MonoTime, source: IpAddr, priority: Priority, interval: Centiseconds) -> Self {
+        Self {
+            at,
+            source,
+            kind: Kind::of_priority(priority),
+            priority,
+            interval,
+            same_addresses: true,
+            said: None,
+        }
+    }
+
+    /// Whether its sender is known to be the peer, as far as messages tell.
+    pub(super) fn proves_its_sender(&self) -> bool {
+        self.said.is_none_or(|said| said.freshness != Freshness::Unproved)
+    }
 }

@@ -1,20 +1,14 @@
 //! The Active's half: adverts, lease, stepping down.
 
 use super::{
-    ANSWER_SPACING, AdvertKind, Alarm, CHANGE_ADVERTS, Centiseconds, Election, Event, HeardAdvert,
-    IntervalChange, MonoTime, Output, Phase, Priority, State, Tenure,
+    ANSWER_SPACING, Alarm, CHANGE_ADVERTS, Centiseconds, Election, Event, IntervalChange, Kind, MonoTime,
+    Output, PairMessage, Phase, Priority, State, Tenure,
 };
 use crate::lease;
 
 impl Election {
-    pub(super) fn hear_as_active(&mut self, now: MonoTime, heard: &HeardAdvert, tenure: Tenure) {
-        if heard.priority == Priority::RELEASE {
-            // The peer had taken over and let go: it may have announced, and never heard us (B12).
-            self.outputs.push_back(Output::AnnounceAgain);
-            self.answer(now, tenure);
-            return;
-        }
-        if (heard.priority, heard.source) > (self.priority(), self.settings.address) {
+    pub(super) fn hear_as_active(&mut self, now: MonoTime, heard: &PairMessage, tenure: Tenure) {
+        if let Some(event) = self.reason_to_yield(now, heard) {
             self.release(now);
             let active_down_at = heard.at.plus(self.wait_nanos());
             self.enter(
@@ -23,14 +17,20 @@ impl Election {
                     active_down_at,
                     phase: Phase::Waiting,
                 },
-                Event::BetterAdvert,
+                event,
             );
             return;
         }
-        if heard.priority != Priority::CLAIM {
-            self.counters.contended += 1;
-            self.alarm(now, Alarm::Contended);
-            self.outputs.push_back(Output::AnnounceAgain);
+        match heard.kind {
+            // It had taken over and let go: it may have announced, and never heard us (B12).
+            Kind::Release => self.outputs.push_back(Output::AnnounceAgain),
+            Kind::Owner => {
+                self.counters.contended += 1;
+                self.alarm(now, Alarm::Contended);
+                self.outputs.push_back(Output::AnnounceAgain);
+            }
+            Kind::Claim | Kind::Preempt => {}
+            Kind::Standby | Kind::Idle => return,
         }
         self.answer(now, tenure);
     }
@@ -51,6 +51,9 @@ impl Election {
 
     pub(super) fn become_active(&mut self, now: MonoTime, event: Event) {
         self.change = None;
+        self.unproved_since = None;
+        self.epoch_known = self.epoch_known.saturating_add(1);
+        self.epoch = self.epoch_known;
         self.counters.became_active += 1;
         let tenure = Tenure {
             advertise_at: now,
@@ -64,7 +67,12 @@ impl Election {
     }
 
     pub(super) fn judge_tenure(&mut self, now: MonoTime, tenure: Tenure) {
-        if now >= tenure.advertise_at {
+        if self.is_deaf_as_active(now) {
+            self.counters.deaf += 1;
+            self.alarm(now, Alarm::Deaf);
+            self.release(now);
+            self.enter(now, self.fresh_wait(now), Event::Deaf);
+        } else if now >= tenure.advertise_at {
             self.advertise(now, tenure);
         } else if now >= tenure.renew_at {
             self.renew(now, tenure);
@@ -72,7 +80,7 @@ impl Election {
     }
 
     pub(super) fn advertise(&mut self, now: MonoTime, tenure: Tenure) {
-        self.send(now, AdvertKind::Owner, self.priority());
+        self.send(now, Kind::Owner, self.priority());
         let advertise_at = now.plus(self.interval_nanos(now));
         self.state = State::Active(Tenure {
             advertise_at,
@@ -130,8 +138,12 @@ impl Election {
     /// Clears the lease, then tells the peer.
     pub(super) fn release(&mut self, now: MonoTime) {
         self.leave_active();
+        self.tell_release(now);
+    }
+
+    pub(super) fn tell_release(&mut self, now: MonoTime) {
         self.released_at = Some(now);
-        self.send(now, AdvertKind::Release, Priority::RELEASE);
+        self.send(now, Kind::Release, Priority::RELEASE);
     }
 
     /// Gives up what only the Active holds; does nothing in other roles.

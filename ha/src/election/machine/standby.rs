@@ -1,7 +1,7 @@
 //! The Standby's half: waiting, asking, preempting.
 
 use super::{
-    AdvertKind, Alarm, CLAIMS, Election, Event, HeardAdvert, MonoTime, Phase, Priority,
+    Alarm, CLAIMS, Election, Event, Freshness, Kind, MonoTime, PairMessage, Phase, Priority,
     RELEASE_WAIT_MAX_NANOS, START_LISTEN_NANOS, START_LISTEN_SECOND_NANOS, State,
 };
 
@@ -9,14 +9,38 @@ impl Election {
     pub(super) fn hear_as_standby(
         &mut self,
         now: MonoTime,
-        heard: &HeardAdvert,
+        heard: &PairMessage,
+        peer_before: Option<Kind>,
         active_down_at: MonoTime,
         phase: Phase,
     ) {
-        if heard.priority == Priority::RELEASE {
-            self.preemption_rests = false;
-            self.state = self.wait_after_release(now, heard, active_down_at);
+        if !heard.proves_its_sender() {
+            if heard.kind == Kind::Owner
+                && let Some(until) = self.held_by_unproved(now)
+            {
+                let active_down_at = active_down_at.max(heard.at.plus(self.wait_nanos()).min(until));
+                self.state = State::Standby {
+                    active_down_at,
+                    phase: Phase::Waiting,
+                };
+            }
             return;
+        }
+        match heard.kind {
+            Kind::Release => {
+                self.preemption_rests = false;
+                self.state = self.wait_after_release(now, heard, active_down_at);
+                return;
+            }
+            // It owned, and owns no more: its release was lost.
+            Kind::Standby | Kind::Idle if peer_before == Some(Kind::Owner) => {
+                self.state = self.wait_after_release(now, heard, active_down_at);
+                return;
+            }
+            Kind::Standby | Kind::Idle => return,
+            Kind::Preempt if heard.said.is_some() => return,
+            Kind::Owner => self.unproved_since = None,
+            Kind::Claim | Kind::Preempt => {}
         }
         let mut wait = self.wait_nanos();
         let phase = if self.wants_to_preempt(heard) {
@@ -28,7 +52,7 @@ impl Election {
             }
         } else {
             if let Phase::Claiming { .. } = phase
-                && (heard.priority, heard.source) > (Priority::CLAIM, self.settings.address)
+                && (heard.kind != Kind::Claim || self.claims_better(heard))
             {
                 self.counters.claims_lost += 1;
                 wait = wait.saturating_add(self.learned_nanos);
@@ -44,14 +68,15 @@ impl Election {
     pub(super) fn wait_after_release(
         &self,
         now: MonoTime,
-        heard: &HeardAdvert,
+        heard: &PairMessage,
         active_down_at: MonoTime,
     ) -> State {
-        if self
+        let crossed = self
             .released_at
-            .is_some_and(|at| now.since(at) < self.wait_nanos())
-        {
-            // Both have released: two releases crossed, and each would take the other's word. Ask first.
+            .is_some_and(|at| now.since(at) < self.wait_nanos());
+        let proved = heard.said.is_none_or(|said| said.freshness == Freshness::Proved);
+        if crossed || !proved {
+            // Two releases crossed, and each would take the other's word; or it may have been on its way for long. Ask first.
             let phase = Phase::Claiming {
                 next_at: now,
                 left: CLAIMS,
@@ -70,10 +95,10 @@ impl Election {
     }
 
     /// An owner that has lost a leg is displaced by a node that has all of its own, whatever `preempt` says.
-    pub(super) fn wants_to_preempt(&self, heard: &HeardAdvert) -> bool {
+    pub(super) fn wants_to_preempt(&self, heard: &PairMessage) -> bool {
         let own = self.priority();
         let is_impaired = heard.priority <= Priority::IMPAIRED && own > Priority::IMPAIRED;
-        heard.priority != Priority::CLAIM
+        heard.kind != Kind::Claim
             && heard.priority < own
             && (is_impaired || self.settings.preempt && !self.preemption_rests)
     }
@@ -85,6 +110,8 @@ impl Election {
                 let claim_at = self.claim_at(active_down_at);
                 if now > claim_at.plus(half) {
                     self.oversleep(now);
+                } else if now >= claim_at && !self.may_claim(now, active_down_at) {
+                    self.hold_back(now);
                 } else if now >= claim_at {
                     // The whole half interval is kept for answers, also when the deadline was met late.
                     self.claim(now, now.plus(half), CLAIMS);
@@ -93,6 +120,8 @@ impl Election {
             Phase::Released => {
                 if now > active_down_at.plus(half) {
                     self.oversleep(now);
+                } else if now >= active_down_at && !self.receives(now, self.wait_nanos()) {
+                    self.hold_back(now);
                 } else if now >= active_down_at {
                     self.become_active(now, Event::PeerReleased);
                 }
@@ -110,10 +139,12 @@ impl Election {
                 let claim_at = self.claim_at(active_down_at);
                 if now > claim_at.plus(half) {
                     self.oversleep(now);
+                } else if now >= claim_at && !self.may_claim(now, active_down_at) {
+                    self.hold_back(now);
                 } else if now >= claim_at {
                     self.claim(now, now.plus(half), CLAIMS);
                 } else if now >= next_at {
-                    self.send(now, AdvertKind::Preempt, self.priority());
+                    self.send(now, Kind::Preempt, self.priority());
                     let next_at = now.plus(self.settings.interval.as_nanos());
                     self.state = State::Standby {
                         active_down_at,
@@ -126,7 +157,7 @@ impl Election {
 
     /// Sends one of the adverts that ask.
     pub(super) fn claim(&mut self, now: MonoTime, active_down_at: MonoTime, left: u8) {
-        self.send(now, AdvertKind::Claim, Priority::CLAIM);
+        self.send(now, Kind::Claim, Priority::CLAIM);
         let next_at = now.plus(self.learned_nanos / 2 / u64::from(CLAIMS));
         let phase = Phase::Claiming {
             next_at,
@@ -165,6 +196,16 @@ impl Election {
 
     pub(super) fn wait_anew(&mut self, now: MonoTime) {
         self.state = self.fresh_wait(now);
+    }
+
+    /// The wait is over, but this node would serve nobody: looks again in half an interval.
+    pub(super) fn hold_back(&mut self, now: MonoTime) {
+        self.counters.deaf += 1;
+        self.alarm(now, Alarm::Deaf);
+        self.state = State::Standby {
+            active_down_at: now.plus(self.learned_nanos),
+            phase: Phase::Waiting,
+        };
     }
 
     pub(super) fn oversleep(&mut self, now: MonoTime) {

@@ -1,0 +1,211 @@
+use proptest::prelude::*;
+
+use super::*;
+
+const MS: u64 = 1_000_000;
+
+fn at(ms: u64) -> MonoTime {
+    MonoTime::from_nanos(1_000_000_000 + ms * MS)
+}
+
+/// Both ends, and every message ever sent.
+struct Talk {
+    a: Session,
+    b: Session,
+}
+
+impl Talk {
+    fn new() -> Self {
+        Self {
+            a: Session::new(100, 7),
+            b: Session::new(200, 8),
+        }
+    }
+
+    /// A word each way, `A` first; how each was taken.
+    fn exchange(&mut self, ms: u64) -> (Judged, Judged) {
+        let from_a = self.a.stamp(at(ms));
+        let at_b = self.b.judge(at(ms), &from_a);
+        let from_b = self.b.stamp(at(ms));
+        (at_b, self.a.judge(at(ms), &from_b))
+    }
+}
+
+#[test]
+fn two_messages_prove_the_one_and_a_third_the_other() {
+    let mut talk = Talk::new();
+    let (at_b, at_a) = talk.exchange(0);
+    assert_eq!(at_b, taken(Freshness::Unproved, None));
+    assert_eq!(at_a, taken(Freshness::Proved, None));
+    let (at_b, at_a) = talk.exchange(10);
+    assert_eq!(at_b, taken(Freshness::Proved, None));
+    assert_eq!(at_a, taken(Freshness::Proved, None));
+}
+
+#[test]
+fn a_peer_that_hears_nothing_is_known_but_not_proved() {
+    let mut talk = Talk::new();
+    for ms in 0..3 {
+        talk.exchange(ms * 10);
+    }
+    for ms in (600..2000).step_by(10) {
+        let from_a = talk.a.stamp(at(ms));
+        assert_eq!(talk.b.judge(at(ms), &from_a), taken(Freshness::Known, None));
+    }
+}
+
+#[test]
+fn b04_no_message_of_an_earlier_boot_is_ever_proved() {
+    let mut talk = Talk::new();
+    let mut recorded = Vec::new();
+    for ms in 0..50 {
+        recorded.push(talk.a.stamp(at(ms)));
+        talk.b.judge(at(ms), recorded.last().unwrap());
+        let from_b = talk.b.stamp(at(ms));
+        talk.a.judge(at(ms), &from_b);
+    }
+    // B starts again: it knows nobody.
+    let mut b = Session::new(201, 9);
+    for stamp in &recorded {
+        b.stamp(at(100));
+        assert_eq!(b.judge(at(100), stamp), taken(Freshness::Unproved, None));
+    }
+}
+
+#[test]
+fn what_was_heard_once_is_dropped_whatever_the_order() {
+    let mut talk = Talk::new();
+    talk.exchange(0);
+    let stamps: Vec<_> = (0..6).map(|_| talk.a.stamp(at(10))).collect();
+    for i in [3, 0, 5, 1, 4, 2] {
+        let judged = talk.b.judge(at(11), &stamps[i]);
+        assert!(
+            judged.freshness.is_some_and(|f| f != Freshness::Unproved),
+            "{i}: {judged:?}"
+        );
+    }
+    for stamp in &stamps {
+        assert_eq!(talk.b.judge(at(12), stamp), dropped(Oddity::Repeated));
+    }
+}
+
+#[test]
+fn a_node_put_back_to_a_snapshot_is_believed_again_once_it_has_heard_its_peer() {
+    let mut talk = Talk::new();
+    for ms in 0..5 {
+        talk.exchange(ms * 10);
+    }
+    let snapshot = talk.a.clone();
+    for ms in 5..3000 {
+        talk.exchange(ms * 10);
+    }
+    talk.a = snapshot;
+    let (at_b, at_a) = talk.exchange(30_010);
+    assert_eq!(
+        at_b,
+        dropped(Oddity::Repeated),
+        "its echo is as old as the snapshot"
+    );
+    assert_eq!(at_a.freshness, Some(Freshness::Known), "B speaks on as before");
+    let (at_b, _) = talk.exchange(30_020);
+    assert_eq!(at_b, taken(Freshness::Proved, Some(Oddity::WentBack)));
+    let (at_b, _) = talk.exchange(30_030);
+    assert_eq!(at_b, taken(Freshness::Proved, None));
+}
+
+#[test]
+fn an_own_message_is_a_loop_and_another_in_the_own_name_is_not() {
+    let mut node = Session::new(100, 7);
+    let sent = node.stamp(at(0));
+    assert_eq!(node.judge_own(&sent), Oddity::Own);
+    assert_eq!(node.judge_own(&Session::new(99, 7).stamp(at(0))), Oddity::OwnName);
+}
+
+#[test]
+fn the_peer_of_a_cloned_memory_tells_that_there_are_two() {
+    let (mut first, mut b) = (Session::new(100, 7), Session::new(200, 8));
+    for ms in 0..2000 {
+        b.judge(at(ms * 10), &first.stamp(at(ms * 10)));
+        first.judge(at(ms * 10), &b.stamp(at(ms * 10)));
+    }
+    let mut second = first.clone();
+    for ms in 2000..4000 {
+        b.judge(at(ms * 10), &first.stamp(at(ms * 10)));
+        first.judge(at(ms * 10), &b.stamp(at(ms * 10)));
+    }
+    assert!(!b.hears_twins(at(40_000)));
+    for ms in 4000..4100 {
+        let now = at(ms * 10);
+        let challenge = b.stamp(now);
+        first.judge(now, &challenge);
+        second.judge(now, &challenge);
+        // Whichever speaks first.
+        let speaks = if ms % 3 == 0 { &mut second } else { &mut first };
+        b.judge(now, &speaks.stamp(now));
+    }
+    assert!(b.hears_twins(at(41_000)) && !b.hears_twins(at(47_000)));
+}
+
+#[test]
+fn a_restart_is_no_twin_and_two_peers_of_one_name_are() {
+    let mut b = Session::new(200, 8);
+    let mut talk_with = |a: &mut Session, ms: u64| {
+        for _ in 0..2 {
+            let challenge = b.stamp(at(ms));
+            a.judge(at(ms), &challenge);
+            let answer = a.stamp(at(ms));
+            let judged = b.judge(at(ms), &answer);
+            if judged.oddity.is_some() {
+                return judged.oddity;
+            }
+        }
+        None
+    };
+    let mut first = Session::new(100, 1);
+    let mut second = Session::new(101, 2);
+    assert_eq!(talk_with(&mut first, 0), None);
+    assert_eq!(talk_with(&mut second, 100), None, "it started again");
+    assert_eq!(talk_with(&mut first, 200), Some(Oddity::Twins));
+}
+
+#[test]
+fn recorded_messages_do_not_keep_a_live_peer_from_proving_itself() {
+    let mut old = Session::new(99, 5);
+    let recorded: Vec<_> = (0..200).map(|_| old.stamp(at(0))).collect();
+    let (mut a, mut b) = (Session::new(100, 7), Session::new(200, 8));
+    let mut proved_after = None;
+    for round in 0_u16..2000 {
+        let now = at(1000 + u64::from(round) * 10);
+        let from_a = a.stamp(now);
+        if b.judge(now, &from_a).freshness == Some(Freshness::Proved) {
+            proved_after = Some(round);
+            break;
+        }
+        // Ten of them for each of the live ones, each time the last to be heard.
+        for stamp in recorded.iter().cycle().skip(usize::from(round) * 10).take(10) {
+            b.judge(now, stamp);
+        }
+        let from_b = b.stamp(now);
+        a.judge(now, &from_b);
+    }
+    assert!(
+        proved_after.is_some_and(|rounds| rounds < 200),
+        "{proved_after:?}"
+    );
+}
+
+proptest! {
+    /// Against a set of all numbers heard: no message of a proved peer is taken twice, and none within the window is lost.
+    #[test]
+    fn the_window_drops_exactly_what_was_heard(steps in prop::collection::vec((0_u64..40, any::<bool>()), 1..400)) {
+        let mut known = Known::new(at(0), &Stamp { incarnation: 1, sequence: 1, echo: None });
+        let mut heard = std::collections::BTreeSet::from([1]);
+        let mut newest = 1_u64;
+        for (distance, forward) in steps {
+            let sequence = if forward { newest + distance * 30 } else { newest.saturating_sub(distance * 37).max(1) };
+            newest = newest.max(sequence);
+            let expected = if newest - sequence >= WINDOW as u64 { None } else { Some(heard.insert(sequence)) };
+            prop_assert_eq!(known.note(at(1), sequence), expected, "{} of {}", sequence, newest);
+        }
+    }
+}

@@ -1,0 +1,155 @@
+//! What only authenticated messages tell: epochs, freshness, health; and what a node knows of its own hearing.
+
+use super::{Alarm, Election, Event, Freshness, Health, Kind, MonoTime, PairMessage, Peer, Priority, Role};
+
+/// A message that proves its sender makes it present for so long: ten times the longest time between two HA datagrams.
+/// Nanoseconds.
+const PRESENT_NANOS: u64 = 500_000_000;
+/// Least silence of the leg after which an Active without a peer to take over counts as deaf. Nanoseconds.
+const DEAF_ALONE_NANOS: u64 = 1_000_000_000;
+/// A node does not claim for so long after its peer told of a clone of it. Nanoseconds.
+const CLONE_NANOS: u64 = 3_000_000_000;
+
+impl Election {
+    /// Notes what a message of the peer says of it.
+    pub(super) fn take_word(&mut self, now: MonoTime, heard: &PairMessage) {
+        let Some(said) = heard.said else { return };
+        if said.freshness == Freshness::Unproved {
+            self.counters.unproved_received += 1;
+            return;
+        }
+        if heard.kind != Kind::Claim {
+            self.epoch_known = self.epoch_known.max(said.epoch);
+        }
+        if said.hears_twins && said.freshness == Freshness::Proved {
+            self.counters.cloned += 1;
+            self.cloned_at = Some(now);
+            self.alarm(now, Alarm::Cloned);
+        }
+        let proved_before = self.peer.and_then(|peer| peer.proved_at);
+        self.peer = Some(Peer {
+            kind: heard.kind,
+            health: said.health,
+            at: heard.at,
+            proved_at: if said.freshness == Freshness::Proved {
+                Some(now)
+            } else {
+                proved_before
+            },
+        });
+    }
+
+    /// Why this node, the Active, lets go at this message.
+    pub(super) fn reason_to_yield(&self, now: MonoTime, heard: &PairMessage) -> Option<Event> {
+        let by_priority = (heard.priority, heard.source) > (self.priority(), self.settings.address);
+        let Some(said) = heard.said else {
+            let is_better = !matches!(heard.kind, Kind::Release | Kind::Claim) && by_priority;
+            return is_better.then_some(Event::BetterAdvert);
+        };
+        // Who cannot receive serves nobody, whatever it claims.
+        if !said.health.has(Health::RECEIVES) {
+            return None;
+        }
+        if said.hears_twins && said.freshness == Freshness::Proved {
+            return Some(Event::Cloned);
+        }
+        match heard.kind {
+            Kind::Owner => {
+                let is_better = said.epoch > self.epoch || said.epoch == self.epoch && by_priority;
+                is_better.then_some(Event::BetterAdvert)
+            }
+            Kind::Preempt => {
+                let own = (self.health_at(now), self.priority(), self.settings.address);
+                ((said.health, heard.priority, heard.source) > own).then_some(Event::BetterAdvert)
+            }
+            // It will own the addresses whatever this node answers.
+            Kind::Claim => (said.unheard_nanos >= 2 * self.settings.interval.as_nanos())
+                .then_some(Event::PeerHearsNothing),
+            Kind::Standby => (said.freshness == Freshness::Proved && said.health > self.health_at(now))
+                .then_some(Event::PeerIsHealthier),
+            Kind::Release | Kind::Idle => None,
+        }
+    }
+
+    /// The owner's message proves nothing: it holds a Standby back, but not for ever. Until when at most, if it does.
+    pub(super) fn held_by_unproved(&mut self, now: MonoTime) -> Option<MonoTime> {
+        self.alarm(now, Alarm::UnprovedOwner);
+        let since = *self.unproved_since.get_or_insert(now);
+        let until = since.plus(3 * self.wait_nanos());
+        (now < until).then_some(until)
+    }
+
+    /// Whether a claim of the peer beats the own one.
+    pub(super) fn claims_better(&self, heard: &PairMessage) -> bool {
+        match heard.said {
+            None => (heard.priority, heard.source) > (Priority::CLAIM, self.settings.address),
+            Some(said) => {
+                let own = (
+                    self.epoch_known.saturating_add(1),
+                    self.priority(),
+                    self.settings.address,
+                );
+                (said.epoch, heard.priority, heard.source) > own
+            }
+        }
+    }
+
+    /// Under which epoch a message of this kind is sent.
+    pub(super) fn epoch_said(&self, kind: Kind) -> u64 {
+        match kind {
+            Kind::Owner | Kind::Release => self.epoch,
+            Kind::Claim => self.epoch_known.saturating_add(1),
+            Kind::Preempt | Kind::Standby | Kind::Idle => self.epoch_known,
+        }
+    }
+
+    /// What the datagrams of the driver say this node is.
+    pub fn role_kind(&self) -> Kind {
+        match self.role() {
+            Role::Initialize => Kind::Idle,
+            Role::Standby => Kind::Standby,
+            Role::Active => Kind::Owner,
+        }
+    }
+
+    /// What this node can do.
+    pub fn health_at(&self, now: MonoTime) -> Health {
+        if self.receives(now, self.wait_nanos()) {
+            self.health.with(Health::RECEIVES)
+        } else {
+            self.health
+        }
+    }
+
+    /// Whether the peer proved lately that it hears this node.
+    pub(super) fn peer_is_there(&self, now: MonoTime) -> bool {
+        let proved_at = self.peer.and_then(|peer| peer.proved_at);
+        proved_at.is_some_and(|at| now.since(at) <= PRESENT_NANOS)
+    }
+
+    /// Whether the leg received anything in the last `nanos`; who asks nobody cannot tell, and is believed.
+    pub(super) fn receives(&self, now: MonoTime, nanos: u64) -> bool {
+        !self.reception_asked || now.since(self.leg_received_at) <= nanos
+    }
+
+    /// An Active whose leg receives nothing serves nobody. With a peer that can take over it is found sooner.
+    pub(super) fn is_deaf_as_active(&self, now: MonoTime) -> bool {
+        let patience = if self.peer_is_there(now) {
+            self.wait_nanos()
+        } else {
+            self.wait_nanos().max(DEAF_ALONE_NANOS)
+        };
+        !self.receives(now, patience)
+    }
+
+    /// Whether this node may ask for the addresses: its leg received something since an advert was missing, and no clone
+    /// of it is about.
+    pub(super) fn may_claim(&self, now: MonoTime, active_down_at: MonoTime) -> bool {
+        let missing_since = active_down_at
+            .minus(self.wait_nanos())
+            .plus(self.learned_nanos + self.learned_nanos / 4);
+        let hears = !self.reception_asked || self.leg_received_at >= missing_since;
+        let alone = self.cloned_at.is_none_or(|at| now.since(at) >= CLONE_NANOS);
+        hears && alone
+    }
+}

@@ -223,6 +223,7 @@ mod tests {
             priority: Priority::CLAIM,
             interval: sample().advert_interval,
             addresses: listed,
+            trailer: Vec::new(),
         };
         let form = ChecksumForm::PseudoHeader;
         emit_frame((MAC, from), (A::GROUP.group_mac(), A::GROUP), &advert, form)

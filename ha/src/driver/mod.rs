@@ -359,6 +359,7 @@ pub(crate) fn advert_frames(
             priority,
             interval,
             addresses: wire.announce.clone(),
+            trailer: Vec::new(),
         };
         emit_frame((mac, wire.address), to, &advert, config.checksum)
     }

@@ -10,13 +10,12 @@
 //! +-------+------------------------------+------------------------+
 //! |                IPv4 or IPv6 address, count times              |
 //! +---------------------------------------------------------------+
-//! |            trailer: reserved for authentication               |
+//! |       trailer: a word (see [`crate::auth::word`]), or nothing |
 //! +---------------------------------------------------------------+
 //! ```
 //!
-//! **Trailer.** What lies between the address list and the end of the IP packet is covered by the checksum and otherwise
-//! ignored on reception; `auth = "none"` sends nothing there. Authentication will put key id, node, incarnation,
-//! epoch, sequence, generation, health, digest and MAC in that place.
+//! **Trailer.** What lies between the address list and the end of the IP packet is covered by the checksum; a node with
+//! `auth = "none"` sends nothing there and ignores what others send.
 //!
 //! **Checksum.** RFC 9568 §5.2.8 sums the VRRP message alone over IPv4; the many readers of RFC 5798 that came before
 //! it (keepalived up to 2.2.7 and FRR by default) put an IPv4 pseudo-header in front. Either is accepted; which one is
@@ -42,6 +41,9 @@ const FIXED_LEN: usize = 8;
 /// Most addresses of one advert: the count field has 8 bits.
 pub const MAX_ADDRESSES: usize = 255;
 
+/// Longest trailer: a whole advert of ours fits a frame of 1,500 bytes with it.
+pub const MAX_TRAILER: usize = 512;
+
 /// What the checksum of an advert sent over IPv4 covers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -64,6 +66,8 @@ pub struct Advert<A> {
     pub interval: Centiseconds,
     /// Addresses listed, at most [`MAX_ADDRESSES`]. A list that differs from the receiver's changes nothing (B24).
     pub addresses: Vec<A>,
+    /// What follows the list, at most [`MAX_TRAILER`] bytes.
+    pub trailer: Vec<u8>,
 }
 
 impl<A: Address> Advert<A> {
@@ -96,18 +100,19 @@ impl<A: Address> Advert<A> {
             priority: Priority::from_wire(fixed[2]),
             interval: Centiseconds::new(be16(&fixed, 4) & 0x0fff).map_err(|_| ParseError::Interval)?,
             addresses: list.chunks_exact(A::LEN).filter_map(A::read).collect(),
+            trailer: message[needed..].to_vec(),
         })
     }
 
-    /// Bytes [`Self::emit`] writes. Addresses beyond [`MAX_ADDRESSES`] are not listed.
-    pub fn wire_len(&self) -> usize {
-        FIXED_LEN + A::LEN * self.addresses.len().min(MAX_ADDRESSES)
+    /// What the trailer is signed with: every field but the checksum.
+    pub fn signed(&self) -> Vec<u8> {
+        let mut out = A::ETHERTYPE.to_be_bytes().to_vec();
+        self.emit_fields(&mut out);
+        out
     }
 
-    /// Writes the message at the end of `out`.
     #[expect(clippy::cast_possible_truncation, reason = "at most MAX_ADDRESSES are listed")]
-    pub fn emit(&self, out: &mut Vec<u8>, src: A, dst: A, form: ChecksumForm) {
-        let start = out.len();
+    fn emit_fields(&self, out: &mut Vec<u8>) {
         let listed = &self.addresses[..self.addresses.len().min(MAX_ADDRESSES)];
         out.extend_from_slice(&[0x31, self.vrid.get(), self.priority.get(), listed.len() as u8]);
         out.extend_from_slice(&self.interval.get().to_be_bytes());
@@ -115,6 +120,18 @@ impl<A: Address> Advert<A> {
         for address in listed {
             address.write(out);
         }
+    }
+
+    /// Bytes [`Self::emit`] writes. Addresses beyond [`MAX_ADDRESSES`] are not listed.
+    pub fn wire_len(&self) -> usize {
+        FIXED_LEN + A::LEN * self.addresses.len().min(MAX_ADDRESSES) + self.trailer.len()
+    }
+
+    /// Writes the message at the end of `out`.
+    pub fn emit(&self, out: &mut Vec<u8>, src: A, dst: A, form: ChecksumForm) {
+        let start = out.len();
+        self.emit_fields(out);
+        out.extend_from_slice(&self.trailer);
         let header = match form {
             ChecksumForm::MessageOnly if A::MESSAGE_ALONE => 0,
             ChecksumForm::PseudoHeader | ChecksumForm::MessageOnly => {

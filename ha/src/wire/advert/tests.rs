@@ -27,6 +27,7 @@ fn advert() -> Advert<Ipv4Addr> {
         priority: Priority::configured(150).unwrap(),
         interval: Centiseconds::new(100).unwrap(),
         addresses: vec![VIP],
+        trailer: Vec::new(),
     }
 }
 
@@ -138,12 +139,28 @@ fn more_addresses_than_the_count_field_holds_are_not_listed() {
 }
 
 #[test]
-fn a_trailer_behind_the_address_list_is_summed_and_ignored() {
+fn a_trailer_behind_the_address_list_is_summed_and_signed_with_all_but_the_checksum() {
     let mut bytes = message(&advert(), GROUP, ChecksumForm::MessageOnly);
     bytes.extend_from_slice(b"trailer");
     assert_eq!(Advert::parse(&bytes, A, GROUP), Err(ParseError::Checksum));
     resum(&mut bytes);
-    assert_eq!(Advert::parse(&bytes, A, GROUP), Ok(advert()));
+    let with_trailer = Advert {
+        trailer: b"trailer".to_vec(),
+        ..advert()
+    };
+    assert_eq!(Advert::parse(&bytes, A, GROUP), Ok(with_trailer.clone()));
+    assert_eq!(with_trailer.signed(), advert().signed());
+    let changes: [fn(&mut Advert<Ipv4Addr>); 4] = [
+        |advert| advert.vrid = Vrid::new(52).unwrap(),
+        |advert| advert.priority = Priority::from_wire(151),
+        |advert| advert.interval = Centiseconds::new(101).unwrap(),
+        |advert| advert.addresses.push(B),
+    ];
+    for change in changes {
+        let mut other = advert();
+        change(&mut other);
+        assert_ne!(other.signed(), advert().signed());
+    }
 }
 
 #[test]
@@ -222,6 +239,7 @@ fn advert6() -> Advert<Ipv6Addr> {
         priority,
         interval,
         addresses: with_link_local(vrid, &[VIP6]),
+        trailer: Vec::new(),
     }
 }
 
@@ -303,6 +321,7 @@ proptest! {
         interval in 1u16..4096,
         addresses in proptest::collection::vec(any::<u32>().prop_map(Ipv4Addr::from), 0..256),
         dst in any::<u32>().prop_map(Ipv4Addr::from),
+        trailer in proptest::collection::vec(any::<u8>(), 0..MAX_TRAILER),
         message_only: bool,
     ) {
         let advert = Advert {
@@ -310,6 +329,7 @@ proptest! {
             priority: Priority::from_wire(priority),
             interval: Centiseconds::new(interval).unwrap(),
             addresses,
+            trailer,
         };
         let form = if message_only { ChecksumForm::MessageOnly } else { ChecksumForm::PseudoHeader };
         let frame = emit_frame((MAC, A), (MAC, dst), &advert, form);

@@ -1,10 +1,11 @@
 //! What the HA process is configured with. Checked here; where it comes from is the daemon's business.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::auth::PairKeys;
 use crate::units::{Centiseconds, Priority, Vrid};
 use crate::wire::advert::ChecksumForm;
 use crate::{announce, election, lease};
@@ -40,6 +41,47 @@ pub struct Wire<A> {
     pub announce: Vec<A>,
 }
 
+/// What becomes of messages without authentication while the nodes are changed over to it, one after the other.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Rollout {
+    /// They count.
+    Accept,
+    /// They count until the peer has been heard with authentication.
+    Prefer,
+    /// They are counted and dropped.
+    #[default]
+    Enforce,
+}
+
+/// A way HA datagrams take.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DatagramPath {
+    /// Interface they leave and arrive by.
+    pub ifname: String,
+    /// Own address and port; of a link-local address with its scope.
+    pub own: SocketAddr,
+    /// The peer's.
+    pub peer: SocketAddr,
+}
+
+/// Authentication of adverts and HA datagrams.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Auth {
+    /// The pair's keys.
+    pub keys: PairKeys,
+    /// This node's id, 1 or 2.
+    pub node: u8,
+    /// What becomes of messages without authentication.
+    pub rollout: Rollout,
+    /// Ways of HA datagrams: the leg, and the peer link where there is one.
+    pub paths: Vec<DatagramPath>,
+    /// Highest epoch this node has stored.
+    pub epoch: u64,
+    /// Generation of the shared configuration in force.
+    pub generation: u64,
+}
+
 /// Settings of the HA process.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Config {
@@ -73,6 +115,8 @@ pub struct Config {
     pub announce_rounds: u8,
     /// Time between two refreshes of all addresses; zero: none.
     pub announce_refresh: Duration,
+    /// Authentication; `None`: plain VRRP (`auth = "none"`).
+    pub auth: Option<Auth>,
     /// Silence of the main process after which this node hands over; 120 ms to 60 s, default 200 ms.
     pub main_silence: Duration,
 }
@@ -109,6 +153,9 @@ impl Config {
             ConfigError::Priority(priority),
         );
         check(self.ipv4.is_some() || self.ipv6.is_some(), ConfigError::NoWire);
+        if let Some(auth) = &self.auth {
+            check(matches!(auth.node, 1 | 2), ConfigError::Node(auth.node));
+        }
         for (own, peer, announce) in self.wires() {
             for address in [own, peer] {
                 check(is_host(address), ConfigError::NotAHost(address));
@@ -204,7 +251,7 @@ impl Config {
             preferred: self.preferred,
             address,
             peer,
-            authenticated: false,
+            authenticated: self.auth.is_some(),
         }
     }
 
@@ -227,6 +274,7 @@ impl Config {
             && self.vrid == other.vrid
             && ends(self) == ends(other)
             && self.transport == other.transport
+            && self.auth.is_some() == other.auth.is_some()
     }
 }
 
@@ -258,6 +306,9 @@ pub enum ConfigError {
     /// Neither IPv4 nor IPv6 adverts.
     #[error("adverts need an address of this node and of the peer, IPv4 or IPv6")]
     NoWire,
+    /// A node id that no pair has.
+    #[error("a node's id is 1 or 2, not {0}")]
+    Node(u8),
     /// IPv6 adverts from or to addresses of another scope.
     #[error(
         "IPv6 adverts travel between link-local addresses (or, unicast, between two others), not {0} and {1}"
@@ -317,6 +368,7 @@ pub(crate) mod tests {
             announce_rate: Config::ANNOUNCE_RATE,
             announce_rounds: Config::ANNOUNCE_ROUNDS,
             announce_refresh: Config::ANNOUNCE_REFRESH,
+            auth: None,
             main_silence: Config::MAIN_SILENCE,
         }
     }
@@ -342,6 +394,7 @@ pub(crate) mod tests {
             }),
             announce_rate: 0,
             announce_rounds: 11,
+            auth: None,
             main_silence: Duration::ZERO,
             ..sample()
         };

@@ -145,6 +145,15 @@ pub struct Word {
     pub health: Health,
 }
 
+/// A word as it was sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Spoken {
+    /// What was said.
+    pub word: Word,
+    /// Signed with this key.
+    pub key: KeyId,
+}
+
 /// Why a word is not believed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, thiserror::Error)]
 #[serde(rename_all = "kebab-case")]

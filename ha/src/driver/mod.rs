@@ -8,6 +8,7 @@
 mod carrier;
 pub(crate) mod clock;
 mod counters;
+mod datagrams;
 mod families;
 mod filter;
 mod leg;
@@ -16,6 +17,7 @@ mod other;
 mod privilege;
 mod router;
 mod sockets;
+mod voice;
 
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -26,8 +28,10 @@ use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFl
 
 pub use clock::now;
 pub use counters::{DriverCounters, WireCounters};
+pub(crate) use datagrams::DatagramSocket;
 pub use privilege::Grants;
 pub(crate) use sockets::PacketSocket;
+pub use voice::VoiceCounters;
 
 use crate::announce::{self, OwnedAddress};
 use crate::config::{Config, Transport, Wire};
@@ -150,6 +154,7 @@ impl<S: LeaseSink> Driver<S> {
         self.carry_out(now);
         if let Some(router) = &mut self.router {
             router.announce(now, &mut self.counters);
+            router.speak(now);
         }
         self.report(now);
         self.router
@@ -175,8 +180,8 @@ impl<S: LeaseSink> Driver<S> {
         ];
         sets.extend(
             self.router
-                .as_ref()
-                .and_then(Router::wakes)
+                .iter()
+                .flat_map(Router::wakes)
                 .map(|fd| PollFd::new(fd, PollFlags::POLLIN)),
         );
         match poll(&mut sets, PollTimeout::NONE) {
@@ -315,6 +320,8 @@ impl<S: LeaseSink> Driver<S> {
             other_faults: router
                 .map(|router| router.other_faults.clone())
                 .unwrap_or_default(),
+            last_word: router.and_then(Router::last_word),
+            voice_counters: router.and_then(Router::voice_counters).unwrap_or_default(),
             peer_mac: router.and_then(|router| router.peer_mac),
             owned: router.map_or(self.owned.len(), |router| router.announcer.owned()),
             grants: self.grants,
@@ -335,38 +342,25 @@ fn close_aside(descriptors: Vec<OwnedFd>) {
     thread.spawn(move || drop(descriptors)).ok();
 }
 
-/// The frames of one advert, one for each wire. `peer` is where unicast goes.
-pub(crate) fn advert_frames(
+/// The frame of one advert on one wire, from and (unicast) to `macs`; `trailer` signs it.
+pub(crate) fn advert_frame<A: Address>(
     config: &Config,
-    mac: Mac,
-    peer: Mac,
-    priority: Priority,
-    interval: Centiseconds,
-) -> impl Iterator<Item = Vec<u8>> {
-    fn frame<A: Address>(
-        config: &Config,
-        wire: &Wire<A>,
-        (mac, peer): (Mac, Mac),
-        priority: Priority,
-        interval: Centiseconds,
-    ) -> Vec<u8> {
-        let to = match config.transport {
-            Transport::Multicast => (A::GROUP.group_mac(), A::GROUP),
-            Transport::Unicast => (peer, wire.peer),
-        };
-        let advert = Advert {
-            vrid: config.vrid,
-            priority,
-            interval,
-            addresses: wire.announce.clone(),
-            trailer: Vec::new(),
-        };
-        emit_frame((mac, wire.address), to, &advert, config.checksum)
-    }
-    let macs = (mac, peer);
-    let ipv4 = config.ipv4.as_ref();
-    let ipv4 = ipv4.map(|wire| frame(config, wire, macs, priority, interval));
-    let ipv6 = config.ipv6.as_ref();
-    let ipv6 = ipv6.map(|wire| frame(config, wire, macs, priority, interval));
-    ipv4.into_iter().chain(ipv6)
+    wire: &Wire<A>,
+    (mac, peer): (Mac, Mac),
+    (priority, interval): (Priority, Centiseconds),
+    trailer: impl FnOnce(&Advert<A>) -> Vec<u8>,
+) -> Vec<u8> {
+    let to = match config.transport {
+        Transport::Multicast => (A::GROUP.group_mac(), A::GROUP),
+        Transport::Unicast => (peer, wire.peer),
+    };
+    let mut advert = Advert {
+        vrid: config.vrid,
+        priority,
+        interval,
+        addresses: wire.announce.clone(),
+        trailer: Vec::new(),
+    };
+    advert.trailer = trailer(&advert);
+    emit_frame((mac, wire.address), to, &advert, config.checksum)
 }

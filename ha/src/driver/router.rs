@@ -11,8 +11,10 @@ use super::leg::{Leg, LegView};
 use super::neighbour::PeerMac;
 use super::other::OtherLeg;
 use super::sockets::{Heard, LegSockets};
-use super::{LeaseSink, advert_frames};
+use super::voice::{Taken, Voice, VoiceCounters};
+use super::{LeaseSink, advert_frame};
 use crate::announce::{self, Announcer, OwnedAddress};
+use crate::auth::{self, Spoken};
 use crate::config::{Config, Transport, Wire};
 use crate::election::{Alarm, Election, Input, LegFault, Output, PairMessage};
 use crate::error::Error;
@@ -47,6 +49,8 @@ pub(super) struct Router {
     alarms: Vec<Alarm>,
     pub(super) election: Election,
     pub(super) announcer: Announcer,
+    /// Where adverts are authenticated.
+    pub(super) voice: Option<Voice>,
     pub(super) wire: WireCounters,
     /// When the sockets were last read.
     read_at: MonoTime,
@@ -58,7 +62,13 @@ impl Router {
     pub(super) fn new(now: MonoTime, config: Config, owned: &[OwnedAddress]) -> Result<Self, Error> {
         let mut announcer = Announcer::new(config.announcements());
         announcer.set_owned(now, owned);
+        let voice = config.auth.clone().map(|auth| Voice::new(now, auth, config.vrid));
+        let epoch = config.auth.as_ref().map_or(0, |auth| auth.epoch);
         Ok(Self {
+            voice: voice.transpose().map_err(|source| Error::System {
+                call: "read random numbers",
+                source,
+            })?,
             leg: Leg::new(&config.ifname, config.addresses())?,
             view: Err(LegFault::Unknown),
             sockets: None,
@@ -69,7 +79,7 @@ impl Router {
             neighbour: PeerMac::default(),
             families: Families::default(),
             alarms: Vec::new(),
-            election: Election::new(now, config.election(), 0),
+            election: Election::new(now, config.election(), epoch),
             announcer,
             wire: WireCounters::default(),
             read_at: now,
@@ -88,6 +98,9 @@ impl Router {
         }
         self.election.handle(now, Input::Reconfigured(config.election()));
         self.announcer.reconfigure(now, config.announcements());
+        if let (Some(voice), Some(auth)) = (&mut self.voice, &config.auth) {
+            voice.reconfigure(auth.clone());
+        }
         self.config = config;
         Ok(())
     }
@@ -96,13 +109,22 @@ impl Router {
         self.view.err()
     }
 
+    pub(super) fn last_word(&self) -> Option<Spoken> {
+        self.voice.as_ref().and_then(Voice::last)
+    }
+
+    pub(super) fn voice_counters(&self) -> Option<VoiceCounters> {
+        self.voice.as_ref().map(|voice| voice.counters)
+    }
+
     pub(super) const fn mac(&self) -> Option<Mac> {
         self.mac
     }
 
-    /// Descriptor that wakes the thread when an advert of the peer arrives.
-    pub(super) fn wakes(&self) -> Option<BorrowedFd<'_>> {
-        self.sockets.as_ref().map(LegSockets::wakes)
+    /// Descriptors that wake the thread when a message of the peer arrives.
+    pub(super) fn wakes(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        let adverts = self.sockets.iter().map(LegSockets::wakes);
+        adverts.chain(self.voice.iter().flat_map(Voice::wakes))
     }
 
     pub(super) fn deadline(&self) -> Option<MonoTime> {
@@ -110,6 +132,7 @@ impl Router {
             .deadline()
             .into_iter()
             .chain(self.announcer.deadline())
+            .chain(self.voice.as_ref().map(Voice::due))
             .min()
     }
 
@@ -174,11 +197,12 @@ impl Router {
 
     /// Reads everything that has arrived and hands it to the machines. `now` was read before.
     pub(super) fn read(&mut self, now: MonoTime, counters: &mut DriverCounters) {
+        let times = ReceiveTimes::read(self.read_at);
+        self.read_at = now;
+        self.read_datagrams(now, &times);
         let Some(sockets) = self.sockets.take() else {
             return;
         };
-        let times = ReceiveTimes::read(self.read_at);
-        self.read_at = now;
         let result = sockets.read(|source, frame, stamp| match source {
             // A receive time later than `now` belongs to a frame that came in during this very turn.
             Heard::PeerAdvert => self.hear_advert(now, times.of(stamp).min(now), frame),
@@ -189,6 +213,14 @@ impl Router {
             self.leg.doubt();
         }
         self.sockets = Some(sockets);
+    }
+
+    fn read_datagrams(&mut self, now: MonoTime, times: &ReceiveTimes) {
+        let Some(voice) = &mut self.voice else { return };
+        let settings = *self.election.settings();
+        let plain = PairMessage::plain(now, settings.peer, settings.priority, settings.interval);
+        let election = &mut self.election;
+        voice.read(now, times, plain, |taken| hear(election, now, taken));
     }
 
     /// Adds what the kernel had no room for to the counters.
@@ -203,19 +235,20 @@ impl Router {
     fn hear_advert(&mut self, now: MonoTime, at: MonoTime, frame: &[u8]) {
         let config = &self.config;
         let ipv6 = Ethernet::parse(frame).is_ok_and(|ethernet| ethernet.ethertype == ETHERTYPE_IPV6);
+        let voice = &mut self.voice;
         let heard = if ipv6 {
-            understand(config, config.ipv6.as_ref(), at, frame)
+            understand(config, voice, config.ipv6.as_ref(), (now, at), frame)
         } else {
-            understand(config, config.ipv4.as_ref(), at, frame)
+            understand(config, voice, config.ipv4.as_ref(), (now, at), frame)
         };
         match heard {
-            Ok((src_mac, advert)) => {
-                if advert.source == self.election.settings().peer {
+            Ok((src_mac, source, taken)) => {
+                if taken != Taken::Dropped && source == self.election.settings().peer {
                     self.peer_mac = Some(src_mac);
                     self.neighbour.learn(now, src_mac);
                     self.compare_families(now, ipv6);
                 }
-                self.election.handle(now, Input::Received(advert));
+                hear(&mut self.election, now, taken);
             }
             Err(Unused::Spoiled(error)) => self.wire.count(error),
             Err(Unused::Misdirected) => self.wire.misdirected += 1,
@@ -314,11 +347,19 @@ impl Router {
                     decided_at,
                     ..
                 } => {
-                    let sent = self.send_advert(now, priority, interval, counters);
+                    let sent = self.send_advert(now, (kind, priority, interval), counters);
+                    let said = self
+                        .voice
+                        .as_mut()
+                        .is_some_and(|voice| voice.say(now, &self.election, kind));
                     // After the send: an advert that left too late credits nothing.
                     let after = clock::now();
                     let report = match sent {
                         Ok(()) => Input::AdvertLeft { kind, decided_at },
+                        // Told by another path; who owns or asks must be heard where the traffic is.
+                        Err(_) if said && kind == auth::Kind::Release => {
+                            Input::AdvertLeft { kind, decided_at }
+                        }
                         Err(_) => Input::AdvertFailed,
                     };
                     self.election.handle(after, report);
@@ -346,8 +387,7 @@ impl Router {
     fn send_advert(
         &mut self,
         now: MonoTime,
-        priority: Priority,
-        interval: Centiseconds,
+        (kind, priority, interval): (auth::Kind, Priority, Centiseconds),
         counters: &mut DriverCounters,
     ) -> io::Result<()> {
         let mac = self.leg.mac()?;
@@ -372,16 +412,41 @@ impl Router {
                 counters.questions_failed += 1;
             }
         }
-        let frames = advert_frames(config, mac, self.neighbour.destination(), priority, interval);
+        let macs = (mac, self.neighbour.destination());
+        let election = &self.election;
+        let mut voice = self.voice.as_mut();
+        let ipv4 = config.ipv4.as_ref();
+        let ipv4 = ipv4.map(|wire| {
+            advert_frame(config, wire, macs, (priority, interval), |advert| {
+                let voice = voice.as_mut();
+                voice.map_or_else(Vec::new, |voice| voice.trailer(now, election, kind, advert))
+            })
+        });
+        let ipv6 = config.ipv6.as_ref();
+        let ipv6 = ipv6.map(|wire| {
+            advert_frame(config, wire, macs, (priority, interval), |advert| {
+                let voice = voice.as_mut();
+                voice.map_or_else(Vec::new, |voice| voice.trailer(now, election, kind, advert))
+            })
+        });
         // A peer that hears one family only must hear it even if the other cannot be sent.
         let mut sent = Ok(());
-        for frame in frames {
+        for frame in ipv4.into_iter().chain(ipv6) {
             sent = sent.and(sockets.send_advert(&frame));
         }
         if sent.is_err() {
             self.leg.doubt();
         }
         sent
+    }
+
+    /// Says on every path what this node is, if that is due.
+    pub(super) fn speak(&mut self, now: MonoTime) {
+        if let Some(voice) = &mut self.voice
+            && now >= voice.due()
+        {
+            voice.say(now, &self.election, self.election.role_kind());
+        }
     }
 
     /// Sends the announcements that are due, each only under a lease that is still valid.
@@ -441,13 +506,24 @@ enum Unused {
     OtherRouter,
 }
 
-/// Reads an advert of the family of `wire`; with the sender's Ethernet address.
+/// Gives the election what was heard.
+fn hear(election: &mut Election, now: MonoTime, taken: Taken) {
+    match taken {
+        Taken::Message(message) => election.handle(now, Input::Received(message)),
+        Taken::Repeated => election.handle(now, Input::Repeated),
+        Taken::Dropped => {}
+    }
+}
+
+/// Reads an advert of the family of `wire` that arrived at `at`; with the sender's Ethernet address and, as the election
+/// knows it, IP address.
 fn understand<A: Address>(
     config: &Config,
+    voice: &mut Option<Voice>,
     wire: Option<&Wire<A>>,
-    at: MonoTime,
+    (now, at): (MonoTime, MonoTime),
     frame: &[u8],
-) -> Result<(Mac, PairMessage), Unused> {
+) -> Result<(Mac, IpAddr, Taken), Unused> {
     let ReceivedAdvert {
         src_mac,
         src,
@@ -464,11 +540,15 @@ fn understand<A: Address>(
         return Err(Unused::OtherRouter);
     }
     let source = config.speaker(src.into());
-    let heard = PairMessage {
+    let plain = PairMessage {
         same_addresses: owned_in(&advert.addresses, config.vrid) == owned_in(&wire.announce, config.vrid),
         ..PairMessage::plain(at, source, advert.priority, advert.interval)
     };
-    Ok((src_mac, heard))
+    let taken = match voice {
+        Some(voice) => voice.hear_advert(now, &advert, plain),
+        None => Taken::Message(plain),
+    };
+    Ok((src_mac, source, taken))
 }
 
 /// The addresses of a list in order, without the one that only makes it begin as IPv6 lists do: FRR lists without it.

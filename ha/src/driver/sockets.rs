@@ -26,7 +26,7 @@ const OTHER_BUFFER: usize = 128 * 1024;
 /// reading began is read, and a flood cannot hold the reader.
 const MOST_PER_READING: usize = 1_024;
 /// Highest queueing priority that needs no capability; the default discipline sends it first.
-const PRIORITY: u32 = 6;
+pub(super) const PRIORITY: u32 = 6;
 
 /// An open packet socket bound to one interface.
 #[derive(Debug)]
@@ -81,37 +81,41 @@ impl PacketSocket {
         }
     }
 
-    /// Reads what has arrived; `hear` gets each frame with its wall-clock receive time.
-    ///
-    /// # Errors
-    /// `ENETDOWN` once after the interface went down; frames read before have been handed over.
-    fn read(&self, mut hear: impl FnMut(&[u8], Option<TimeSpec>)) -> io::Result<()> {
-        let mut buffer = [0; FRAME_MAX];
-        let mut control = nix::cmsg_space!(TimeSpec);
-        for _ in 0..MOST_PER_READING {
-            let mut parts = [IoSliceMut::new(&mut buffer)];
-            let message = recvmsg::<()>(
-                self.socket.as_raw_fd(),
-                &mut parts,
-                Some(&mut control),
-                MsgFlags::MSG_DONTWAIT,
-            );
-            let (length, stamp) = match message {
-                Ok(message) => {
-                    let stamp = message.cmsgs()?.find_map(|part| match part {
-                        ControlMessageOwned::ScmTimestampns(stamp) => Some(stamp),
-                        _ => None,
-                    });
-                    (message.bytes, stamp)
-                }
-                Err(nix::errno::Errno::EAGAIN) => return Ok(()),
-                Err(nix::errno::Errno::EINTR) => continue,
-                Err(errno) => return Err(errno.into()),
-            };
-            hear(&buffer[..length.min(FRAME_MAX)], stamp);
-        }
-        Ok(())
+    fn read(&self, hear: impl FnMut(&[u8], Option<TimeSpec>)) -> io::Result<()> {
+        read_all(&self.socket, hear)
     }
+}
+
+/// Reads what has arrived; `hear` gets each frame or datagram with its wall-clock receive time.
+///
+/// # Errors
+/// `ENETDOWN` once after the interface went down; what was read before has been handed over.
+pub(super) fn read_all(socket: &Socket, mut hear: impl FnMut(&[u8], Option<TimeSpec>)) -> io::Result<()> {
+    let mut buffer = [0; FRAME_MAX];
+    let mut control = nix::cmsg_space!(TimeSpec);
+    for _ in 0..MOST_PER_READING {
+        let mut parts = [IoSliceMut::new(&mut buffer)];
+        let message = recvmsg::<()>(
+            socket.as_raw_fd(),
+            &mut parts,
+            Some(&mut control),
+            MsgFlags::MSG_DONTWAIT,
+        );
+        let (length, stamp) = match message {
+            Ok(message) => {
+                let stamp = message.cmsgs()?.find_map(|part| match part {
+                    ControlMessageOwned::ScmTimestampns(stamp) => Some(stamp),
+                    _ => None,
+                });
+                (message.bytes, stamp)
+            }
+            Err(nix::errno::Errno::EAGAIN) => return Ok(()),
+            Err(nix::errno::Errno::EINTR) => continue,
+            Err(errno) => return Err(errno.into()),
+        };
+        hear(&buffer[..length.min(FRAME_MAX)], stamp);
+    }
+    Ok(())
 }
 
 /// Both sockets of a leg.

@@ -6,22 +6,29 @@ use std::os::fd::{AsFd, OwnedFd};
 use nix::net::if_::if_nametoindex;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
 
-use crate::config::Config;
-use crate::driver::{LeaseSink, PacketSocket, advert_frames};
+use crate::auth::key::Signer;
+use crate::auth::{Kind, Purpose, Spoken, Stamp, Word};
+use crate::config::{Auth, Config, Wire};
+use crate::driver::{DatagramSocket, LeaseSink, PacketSocket, advert_frame};
 use crate::error::Error;
 use crate::sys;
 use crate::units::Priority;
-use crate::wire::Mac;
+use crate::wire::{Address, Mac};
 
-/// A socket prepared for the one advert that gives ownership up.
-///
-/// With `auth = "none"` that advert is the plain VRRP release (priority 0); with authentication it will be *dead(epoch)*
-/// under the pair's key.
+/// The dead process may have sent so many messages since it told its last. Fewer than its peer tells apart.
+const SENT_SINCE: u64 = 512;
+
+/// A socket prepared for the one advert that gives ownership up; with authentication it is signed, as the dead process's
+/// next message, and goes by datagram as well.
 #[derive(Debug)]
 pub struct Guardian {
     config: Config,
     sender: PacketSocket,
     any: OwnedFd,
+    /// What the HA process said last.
+    last: Option<Spoken>,
+    /// Messages sent in its place since.
+    sent: u64,
 }
 
 impl Guardian {
@@ -41,7 +48,15 @@ impl Guardian {
             config: config.clone(),
             sender: open(&config.ifname)?,
             any,
+            last: None,
+            sent: 0,
         })
+    }
+
+    /// What the HA process said last, of [`super::HaState::last_word`].
+    pub fn note(&mut self, last: Spoken) {
+        self.last = Some(last);
+        self.sent = 0;
     }
 
     /// The HA process has ended ([`super::FromHa::Ended`], not a moment earlier: its thread could still write): clears
@@ -63,23 +78,71 @@ impl Guardian {
         })
     }
 
-    fn release(&self) -> io::Result<()> {
-        let config = &self.config;
-        let mac = sys::mac(self.any.as_fd(), &config.ifname)?;
-        let frames = advert_frames(
-            config,
-            mac,
-            Mac::BROADCAST,
-            Priority::RELEASE,
-            config.advert_interval,
-        );
-        // Each is tried; one that arrives is enough for the peer.
-        let mut result = Ok(());
-        for frame in frames {
-            result = result.and(self.sender.send(&frame));
+    fn release(&mut self) -> io::Result<()> {
+        if self.config.auth.is_some() {
+            self.release_by_datagram();
         }
-        result
+        let mac = sys::mac(self.any.as_fd(), &self.config.ifname)?;
+        // Each is tried; one that arrives is enough for the peer.
+        let ipv4 = self.config.ipv4.clone();
+        let ipv4 = ipv4.map_or(Ok(()), |wire| self.release_on(&wire, mac));
+        let ipv6 = self.config.ipv6.clone();
+        let ipv6 = ipv6.map_or(Ok(()), |wire| self.release_on(&wire, mac));
+        ipv4.and(ipv6)
     }
+
+    fn release_on<A: Address>(&mut self, wire: &Wire<A>, mac: Mac) -> io::Result<()> {
+        let word = self.next_word();
+        let config = &self.config;
+        let fields = (Priority::RELEASE, config.advert_interval);
+        let frame = advert_frame(config, wire, (mac, Mac::BROADCAST), fields, |advert| {
+            let signed = advert.signed();
+            sealed(config.auth.as_ref(), word, Purpose::Advert, &signed)
+        });
+        self.sender.send(&frame)
+    }
+
+    /// A path that fails is one of several; the peer's wait is there for the case that all do.
+    fn release_by_datagram(&mut self) {
+        let paths = self
+            .config
+            .auth
+            .as_ref()
+            .map_or_else(Vec::new, |auth| auth.paths.clone());
+        for path in paths {
+            let word = self.next_word();
+            let context = [self.config.vrid.get()];
+            let datagram = sealed(self.config.auth.as_ref(), word, Purpose::Datagram, &context);
+            if let Ok(socket) = DatagramSocket::open(&path) {
+                socket.send(&datagram).unwrap_or_default();
+            }
+        }
+    }
+
+    fn next_word(&mut self) -> Option<Spoken> {
+        let Spoken { word, key } = self.last?;
+        self.sent += 1;
+        let stamp = Stamp {
+            sequence: word.stamp.sequence + SENT_SINCE + self.sent,
+            ..word.stamp
+        };
+        let word = Word {
+            kind: Kind::Release,
+            stamp,
+            ..word
+        };
+        Some(Spoken { word, key })
+    }
+}
+
+/// Nothing without authentication, or before the process has said anything.
+fn sealed(auth: Option<&Auth>, spoken: Option<Spoken>, purpose: Purpose, context: &[u8]) -> Vec<u8> {
+    let mut out = Vec::new();
+    if let (Some(auth), Some(Spoken { word, key })) = (auth, spoken) {
+        let signer = Signer::new(&auth.keys, purpose);
+        word.seal(&signer, key, &[context], &mut out).unwrap_or_default();
+    }
+    out
 }
 
 fn open(ifname: &str) -> Result<PacketSocket, Error> {

@@ -5,8 +5,9 @@ use std::net::IpAddr;
 use serde::{Deserialize, Serialize};
 
 use crate::announce::{AnnounceCounters, OwnedAddress};
+use crate::auth::Spoken;
 use crate::config::Config;
-use crate::driver::{DriverCounters, Grants, WireCounters};
+use crate::driver::{DriverCounters, Grants, VoiceCounters, WireCounters};
 use crate::election::{Alarm, ElectionCounters, ElectionStatus, LegFault, Transition};
 use crate::units::MonoTime;
 use crate::wire::Mac;
@@ -100,6 +101,10 @@ pub struct HaState {
     pub leg_fault: Option<LegFault>,
     /// What is wrong with other legs, by interface.
     pub other_faults: Vec<(String, LegFault)>,
+    /// With authentication, what this node said last.
+    pub last_word: Option<Spoken>,
+    /// Counters of authenticated messages.
+    pub voice_counters: VoiceCounters,
     /// The peer's Ethernet address, from its last advert.
     pub peer_mac: Option<Mac>,
     /// Number of owned addresses.

@@ -4,6 +4,7 @@
 //! `cargo test -p onearm-ha --test netns -- --ignored --test-threads=1`, as root.
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail by panic")]
 
+mod authenticated;
 mod frr;
 mod interop;
 mod ipv6;

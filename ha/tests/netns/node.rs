@@ -253,6 +253,7 @@ pub(crate) fn config(address: Ipv4Addr, interval_ms: u16) -> Config {
         announce_rate: Config::ANNOUNCE_RATE,
         announce_rounds: Config::ANNOUNCE_ROUNDS,
         announce_refresh: Config::ANNOUNCE_REFRESH,
+        auth: None,
         main_silence: Config::MAIN_SILENCE,
     }
 }

@@ -319,6 +319,7 @@ fn b28_b21_b22_b24_forged_and_odd_adverts_from_a_third_host_move_nothing_and_are
             priority: Priority::from_wire(priority),
             interval: Centiseconds::new(4095).unwrap(),
             addresses: vec![VIP],
+            trailer: Vec::new(),
         };
         let send = |advert: Advert<Ipv4Addr>, destination: Ipv4Addr, cut: usize| {
             let mut bytes = Vec::new();

@@ -10,10 +10,12 @@ use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::signal::{SigSet, Signal, kill};
 use nix::sys::uio::{pread, pwrite};
 use nix::unistd::Pid;
+use onearm_ha::config::Config;
 use onearm_ha::driver::{Exit, Grants, LeaseSink, now, run};
 use onearm_ha::election::{Event, Role};
 use onearm_ha::process::{FromHa, Guardian, HaEnd, MainEnd, ToHa, ToMain, owned_messages, spawn};
 
+use crate::authenticated::with_auth;
 use crate::lab::{A, B, Lab, VIP, wait_until};
 use crate::node::{LONG, Node, PATIENCE, config, owned};
 
@@ -71,7 +73,7 @@ struct Process {
 }
 
 impl Process {
-    fn start(lab: &Lab, space: &str, interval_ms: u16) -> Self {
+    fn start(lab: &Lab, space: &str, config: &Config) -> Self {
         let program = std::env::current_exe().unwrap();
         let mut command = lab.command_in(space, program.to_str().unwrap());
         command
@@ -97,7 +99,7 @@ impl Process {
         for message in owned_messages(&[owned(VIP)]) {
             main.send(&message, PATIENCE).unwrap();
         }
-        main.send(&ToHa::Configure(Box::new(config(A, interval_ms))), PATIENCE)
+        main.send(&ToHa::Configure(Box::new(config.clone())), PATIENCE)
             .unwrap();
         let (main, over) = (Arc::new(main), Arc::new(AtomicBool::new(false)));
         let (beater, stop) = (Arc::clone(&main), Arc::clone(&over));
@@ -159,11 +161,18 @@ impl Drop for Process {
 #[test]
 #[ignore = "needs root"]
 fn after_sigkill_of_the_ha_process_the_guardian_gives_up_in_its_place() {
-    for interval_ms in [1_000, 10] {
+    for (interval_ms, auth) in [(1_000, false), (10, false), (1_000, true)] {
         let lab = Lab::new();
-        let a = Process::start(&lab, "a", interval_ms);
+        let of = move |address| {
+            if auth {
+                with_auth(address, interval_ms, false)
+            } else {
+                config(address, interval_ms)
+            }
+        };
+        let a = Process::start(&lab, "a", &of(A));
         a.wait_lease();
-        let b = Node::start(&lab, "b", &config(B, interval_ms));
+        let b = Node::start(&lab, "b", &of(B));
         wait_until("B to hear A", LONG, || {
             b.notes
                 .lock()
@@ -173,18 +182,30 @@ fn after_sigkill_of_the_ha_process_the_guardian_gives_up_in_its_place() {
                 .is_some_and(|s| s.election_counters.adverts_received > 2)
         });
         let mut guardian = lab
-            .within("a", move || Guardian::prepare(&config(A, interval_ms)).unwrap())
+            .within("a", move || Guardian::prepare(&of(A)).unwrap())
             .join()
             .unwrap();
-        while a.main.receive(Duration::ZERO).unwrap() != FromHa::Nothing {}
+        let mut note = |message: &FromHa| {
+            if let FromHa::Message(ToMain::State(state)) = message
+                && let Some(spoken) = state.last_word
+            {
+                guardian.note(spoken);
+            }
+        };
+        loop {
+            match a.main.receive(Duration::ZERO).unwrap() {
+                FromHa::Nothing => break,
+                message => note(&message),
+            }
+        }
 
         let killed = now();
         a.signal(Signal::SIGKILL);
         loop {
             match a.main.receive(LONG).unwrap() {
                 FromHa::Ended => break,
-                FromHa::Message(_) => {}
                 FromHa::Nothing => panic!("the end was not seen"),
+                message @ FromHa::Message(_) => note(&message),
             }
         }
         let seen = now();
@@ -200,7 +221,7 @@ fn after_sigkill_of_the_ha_process_the_guardian_gives_up_in_its_place() {
         b.wait_role(Role::Active);
         let since = b.state().election.unwrap().since;
         println!(
-            "{interval_ms} ms adverts, SIGKILL: end seen after {} µs, guardian took {} µs, B Active after {} µs",
+            "{interval_ms} ms adverts, authenticated {auth}, SIGKILL: end seen after {} µs, guardian took {} µs, B Active after {} µs",
             seen.since(killed) / 1_000,
             acted / 1_000,
             since.since(killed) / 1_000
@@ -218,7 +239,7 @@ fn after_sigkill_of_the_ha_process_the_guardian_gives_up_in_its_place() {
 #[ignore = "needs root"]
 fn a_stopped_and_resumed_ha_process_never_makes_a_second_owner() {
     let lab = Lab::new();
-    let a = Process::start(&lab, "a", 10);
+    let a = Process::start(&lab, "a", &config(A, 10));
     a.wait_lease();
     let b = Node::start(&lab, "b", &config(B, 10));
     wait_until("B to hear A", LONG, || {
@@ -257,7 +278,7 @@ fn a_stopped_and_resumed_ha_process_never_makes_a_second_owner() {
 #[ignore = "needs root"]
 fn the_ha_process_outlives_sigterm_and_ends_when_ordered_or_orphaned() {
     let lab = Lab::new();
-    let mut a = Process::start(&lab, "a", 100);
+    let mut a = Process::start(&lab, "a", &config(A, 100));
     a.wait_lease();
     a.signal(Signal::SIGTERM);
     a.signal(Signal::SIGINT);
@@ -280,7 +301,7 @@ fn the_ha_process_outlives_sigterm_and_ends_when_ordered_or_orphaned() {
     a.main.send(&ToHa::Stop, PATIENCE).unwrap();
     assert_eq!(a.child.wait().unwrap().code(), Some(10));
 
-    let mut a = Process::start(&lab, "a", 100);
+    let mut a = Process::start(&lab, "a", &config(A, 100));
     a.wait_lease();
     a.over.store(true, Ordering::SeqCst);
     let cell = a.cell.duplicate();
@@ -300,7 +321,7 @@ fn the_ha_process_outlives_sigterm_and_ends_when_ordered_or_orphaned() {
 #[ignore = "needs root"]
 fn at_10_ms_adverts_the_process_uses_at_most_two_hundredths_of_a_core() {
     let lab = Lab::new();
-    let a = Process::start(&lab, "a", 10);
+    let a = Process::start(&lab, "a", &config(A, 10));
     a.wait_lease();
     let (begun, used) = (now(), a.cpu_ms());
     let mut state = a.next_state();

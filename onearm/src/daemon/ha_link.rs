@@ -155,6 +155,11 @@ impl HaLink {
                 match received {
                     Ok(FromHa::Nothing) => {}
                     Ok(FromHa::Message(message)) => {
+                        if let ToMain::State(state) = &message
+                            && let Some(word) = state.last_word
+                        {
+                            lock(&guardian).note(word);
+                        }
                         if let Err(error) = news.try_send(News::Message(message)) {
                             tracing::debug!(%error, "news of the HA process dropped");
                         }

@@ -95,7 +95,7 @@ impl Election {
     }
 
     /// Under which epoch a message of this kind is sent.
-    pub(super) fn epoch_said(&self, kind: Kind) -> u64 {
+    pub(crate) fn epoch_said(&self, kind: Kind) -> u64 {
         match kind {
             Kind::Owner | Kind::Release => self.epoch,
             Kind::Claim => self.epoch_known.saturating_add(1),

@@ -86,8 +86,12 @@ impl Election {
                 phase,
             };
         }
-        // A release never makes a wait longer.
-        let wait = self.skew_nanos().min(RELEASE_WAIT_MAX_NANOS);
+        // A release never makes a wait longer. One that is proved was sent by the peer a moment ago: nothing is waited for.
+        let wait = if heard.said.is_some() {
+            0
+        } else {
+            self.skew_nanos().min(RELEASE_WAIT_MAX_NANOS)
+        };
         State::Standby {
             active_down_at: active_down_at.min(heard.at.plus(wait)),
             phase: Phase::Released,

@@ -118,6 +118,7 @@ pub(crate) fn ha_config(
         announce_rate: pair.ha.announce_rate,
         announce_rounds: Config::ANNOUNCE_ROUNDS,
         announce_refresh: pair.ha.announce_refresh.unwrap_or(Duration::ZERO),
+        auth: None,
         main_silence: Config::MAIN_SILENCE,
     }))
 }

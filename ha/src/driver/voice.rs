@@ -1,0 +1,317 @@
+//! What an authenticated node says beside and within its adverts, and what it believes of what it hears.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+
+use serde::{Deserialize, Serialize};
+
+use super::clock::ReceiveTimes;
+use super::datagrams::DatagramSocket;
+use crate::auth::key::Signer;
+use crate::auth::session::Oddity;
+use crate::auth::word::Disbelief;
+use crate::auth::{Freshness, KeyId, Kind, Purpose, Session, Spoken, Word};
+use crate::config::{Auth, Rollout};
+use crate::election::{Election, PairMessage, Said};
+use crate::units::{MonoTime, Vrid};
+use crate::wire::Address;
+use crate::wire::advert::Advert;
+
+/// Longest time between two datagrams. Nanoseconds.
+const DATAGRAM_NANOS: u64 = 50_000_000;
+/// A path whose socket could not be opened is tried again after this. Nanoseconds.
+const REOPEN_NANOS: u64 = 1_000_000_000;
+
+/// Authenticated messages, by what became of them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VoiceCounters {
+    /// HA datagrams that left, on any path.
+    pub datagrams_sent: u64,
+    /// HA datagrams that could not be sent: no route, no interface, or a packet filter.
+    pub datagrams_failed: u64,
+    /// HA datagrams of the peer that were believed.
+    pub datagrams_heard: u64,
+    /// Messages without authentication where it is asked for.
+    pub plain_refused: u64,
+    /// Messages whose code is wrong, or signed with a key that this node does not hold.
+    pub wrong_code: u64,
+    /// Messages that are no whole word, of an unknown format, or with a field out of its range.
+    pub not_understood: u64,
+    /// Messages heard before: replays, loops, or a network that repeats frames.
+    pub repeated: u64,
+    /// Messages in this node's own name that it has not sent: of an earlier life, or of a clone.
+    pub own_name: u64,
+    /// Times the peer went back to an earlier state: a snapshot was restored.
+    pub went_back: u64,
+    /// Times two nodes of the peer's name were heard in turn.
+    pub twins: u64,
+}
+
+impl VoiceCounters {
+    const fn count(&mut self, disbelief: Disbelief) {
+        let counter = match disbelief {
+            Disbelief::Missing => &mut self.plain_refused,
+            Disbelief::UnknownKey(_) | Disbelief::WrongCode => &mut self.wrong_code,
+            Disbelief::Malformed | Disbelief::Format(_) | Disbelief::OutOfRange => &mut self.not_understood,
+        };
+        *counter += 1;
+    }
+}
+
+/// What becomes of a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Taken {
+    /// It goes to the election.
+    Message(PairMessage),
+    /// It was heard before, or is of an earlier state of the peer.
+    Repeated,
+    /// Nothing.
+    Dropped,
+}
+
+/// One path of datagrams.
+#[derive(Debug)]
+struct Path {
+    socket: Option<DatagramSocket>,
+    try_at: MonoTime,
+}
+
+/// An authenticated node's voice and ears.
+#[derive(Debug)]
+pub(super) struct Voice {
+    auth: Auth,
+    vrid: Vrid,
+    adverts: Signer,
+    datagrams: Signer,
+    session: Session,
+    peer_newest: Option<KeyId>,
+    /// In the order of [`Auth::paths`].
+    paths: Vec<Path>,
+    due: MonoTime,
+    last: Option<Spoken>,
+    pub(super) counters: VoiceCounters,
+}
+
+impl Voice {
+    /// # Errors
+    /// [`io::Error`] if the kernel gives no random numbers.
+    pub(super) fn new(now: MonoTime, auth: Auth, vrid: Vrid) -> io::Result<Self> {
+        let mut random = [0; 16];
+        getrandom::fill(&mut random).map_err(io::Error::other)?;
+        let (incarnation, salt) = random.split_at(8);
+        let number = |bytes: &[u8]| bytes.iter().fold(0, |n, byte| n << 8 | u64::from(*byte));
+        Ok(Self {
+            adverts: Signer::new(&auth.keys, Purpose::Advert),
+            datagrams: Signer::new(&auth.keys, Purpose::Datagram),
+            session: Session::new(number(incarnation), number(salt)),
+            peer_newest: None,
+            paths: closed(&auth),
+            due: now,
+            last: None,
+            counters: VoiceCounters::default(),
+            auth,
+            vrid,
+        })
+    }
+
+    /// Other keys, paths or generation; what is proved about the peer stays.
+    pub(super) fn reconfigure(&mut self, auth: Auth) {
+        if auth.keys != self.auth.keys {
+            self.adverts = Signer::new(&auth.keys, Purpose::Advert);
+            self.datagrams = Signer::new(&auth.keys, Purpose::Datagram);
+        }
+        if auth.paths != self.auth.paths {
+            self.paths = closed(&auth);
+        }
+        self.auth = auth;
+    }
+
+    /// When the next datagram is due.
+    pub(super) const fn due(&self) -> MonoTime {
+        self.due
+    }
+
+    /// Descriptors that wake the thread when a datagram arrives.
+    pub(super) fn wakes(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        let sockets = self.paths.iter().filter_map(|path| path.socket.as_ref());
+        sockets.map(AsFd::as_fd)
+    }
+
+    /// What was said last.
+    pub(super) const fn last(&self) -> Option<Spoken> {
+        self.last
+    }
+
+    fn word(&mut self, now: MonoTime, election: &Election, kind: Kind) -> Spoken {
+        let settings = election.settings();
+        let word = Word {
+            kind,
+            node: self.auth.node,
+            newest_key: self.auth.keys.newest(),
+            priority: election.priority(),
+            hears_twins: self.session.hears_twins(now),
+            interval: settings.interval,
+            stamp: self.session.stamp(now),
+            epoch: election.epoch_said(kind),
+            generation: self.auth.generation,
+            owned_digest: 0,
+            health: election.health_at(now),
+        };
+        let key = self.auth.keys.to_sign(self.peer_newest);
+        let spoken = Spoken { word, key };
+        self.last = Some(spoken);
+        spoken
+    }
+
+    /// The trailer of an advert of ours.
+    pub(super) fn trailer<A: Address>(
+        &mut self,
+        now: MonoTime,
+        election: &Election,
+        kind: Kind,
+        advert: &Advert<A>,
+    ) -> Vec<u8> {
+        let mut out = Vec::new();
+        let Spoken { word, key } = self.word(now, election, kind);
+        // The keys to sign with are all held.
+        word.seal(&self.adverts, key, &[&advert.signed()], &mut out)
+            .unwrap_or_default();
+        out
+    }
+
+    /// Takes an advert; `plain` is what it says by itself.
+    pub(super) fn hear_advert<A: Address>(
+        &mut self,
+        now: MonoTime,
+        advert: &Advert<A>,
+        plain: PairMessage,
+    ) -> Taken {
+        let word = match Word::open(&self.adverts, &[&advert.signed()], &advert.trailer) {
+            Ok(word) => word,
+            Err(Disbelief::Missing) if self.takes_plain() => return Taken::Message(plain),
+            Err(disbelief) => {
+                self.counters.count(disbelief);
+                return Taken::Dropped;
+            }
+        };
+        self.take(now, &word, plain)
+    }
+
+    /// Whether messages without authentication count while it is being rolled out.
+    fn takes_plain(&self) -> bool {
+        match self.auth.rollout {
+            Rollout::Accept => true,
+            Rollout::Prefer => self.peer_newest.is_none(),
+            Rollout::Enforce => false,
+        }
+    }
+
+    fn take(&mut self, now: MonoTime, word: &Word, plain: PairMessage) -> Taken {
+        if word.node == self.auth.node {
+            if self.session.judge_own(&word.stamp) == Oddity::OwnName {
+                self.counters.own_name += 1;
+            }
+            return Taken::Dropped;
+        }
+        let unheard_nanos = self.session.unheard(now, &word.stamp);
+        let judged = self.session.judge(now, &word.stamp);
+        match judged.oddity {
+            Some(Oddity::WentBack) => self.counters.went_back += 1,
+            Some(Oddity::Twins) => self.counters.twins += 1,
+            Some(Oddity::Repeated) => self.counters.repeated += 1,
+            Some(Oddity::Own | Oddity::OwnName) | None => {}
+        }
+        let Some(freshness) = judged.freshness else {
+            return Taken::Repeated;
+        };
+        if freshness != Freshness::Unproved {
+            self.peer_newest = Some(word.newest_key);
+        }
+        Taken::Message(PairMessage {
+            kind: word.kind,
+            priority: word.priority,
+            interval: word.interval,
+            said: Some(Said {
+                freshness,
+                unheard_nanos,
+                epoch: word.epoch,
+                health: word.health,
+                hears_twins: word.hears_twins,
+            }),
+            ..plain
+        })
+    }
+
+    /// Sends a datagram on every path; whether one left.
+    pub(super) fn say(&mut self, now: MonoTime, election: &Election, kind: Kind) -> bool {
+        self.due = now.plus(DATAGRAM_NANOS.min(election.settings().interval.as_nanos()));
+        let mut left = false;
+        for at in 0..self.paths.len() {
+            let Spoken { word, key } = self.word(now, election, kind);
+            let mut datagram = Vec::new();
+            word.seal(&self.datagrams, key, &[&[self.vrid.get()]], &mut datagram)
+                .unwrap_or_default();
+            let path = &mut self.paths[at];
+            if path.socket.is_none() && now >= path.try_at {
+                path.try_at = now.plus(REOPEN_NANOS);
+                path.socket = DatagramSocket::open(&self.auth.paths[at]).ok();
+            }
+            let Some(socket) = &path.socket else { continue };
+            match socket.send(&datagram) {
+                Ok(()) => {
+                    self.counters.datagrams_sent += 1;
+                    left = true;
+                }
+                Err(error) => {
+                    self.counters.datagrams_failed += 1;
+                    // The interface or its address is gone, perhaps made anew under the same name.
+                    if matches!(
+                        error.raw_os_error(),
+                        Some(libc::ENODEV | libc::ENXIO | libc::EADDRNOTAVAIL)
+                    ) {
+                        path.socket = None;
+                    }
+                }
+            }
+        }
+        left
+    }
+
+    /// Reads every path. `plain` stands for what an advert of the peer would say by itself.
+    pub(super) fn read(
+        &mut self,
+        now: MonoTime,
+        times: &ReceiveTimes,
+        plain: PairMessage,
+        mut take: impl FnMut(Taken),
+    ) {
+        let mut arrived = Vec::new();
+        for path in &mut self.paths {
+            let Some(socket) = &path.socket else { continue };
+            let read = socket.read(|datagram, stamp| {
+                arrived.push((times.of(stamp).min(now), datagram.to_vec()));
+            });
+            if read.is_err() {
+                path.socket = None;
+            }
+        }
+        arrived.sort_by_key(|(at, _)| *at);
+        for (at, datagram) in arrived {
+            match Word::open(&self.datagrams, &[&[self.vrid.get()]], &datagram) {
+                Ok(word) => {
+                    self.counters.datagrams_heard += 1;
+                    take(self.take(now, &word, PairMessage { at, ..plain }));
+                }
+                Err(disbelief) => self.counters.count(disbelief),
+            }
+        }
+    }
+}
+
+fn closed(auth: &Auth) -> Vec<Path> {
+    let path = |_| Path {
+        socket: None,
+        try_at: MonoTime::ZERO,
+    };
+    auth.paths.iter().map(path).collect()
+}

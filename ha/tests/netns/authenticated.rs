@@ -1,0 +1,222 @@
+//! Two nodes with a key: over the leg alone, and with a peer link beside it.
+
+use std::net::{Ipv4Addr, SocketAddrV4};
+
+use onearm_ha::auth::{Key, KeyId, PairKeys};
+use onearm_ha::config::{Auth, Config, DatagramPath, Rollout};
+use onearm_ha::election::{Event, Role};
+use onearm_ha::units::{Centiseconds, Priority, Vrid};
+use onearm_ha::wire::Address as _;
+use onearm_ha::wire::advert::{Advert, ChecksumForm};
+use socket2::{Domain, Protocol, Socket, Type};
+
+use crate::lab::{A, B, Lab, VIP, wait_until};
+use crate::node::{LONG, Node, assert_never_two, config};
+
+const PORT: u16 = 8471;
+const A_LINK: Ipv4Addr = Ipv4Addr::new(10, 1, 0, 11);
+const B_LINK: Ipv4Addr = Ipv4Addr::new(10, 1, 0, 12);
+
+pub(crate) fn keys(ids: &[u8]) -> PairKeys {
+    let key = |id: &u8| Key {
+        id: KeyId(u16::from(*id)),
+        secret: [*id; 32],
+    };
+    PairKeys::new([9; 16], ids.iter().map(key).collect()).unwrap()
+}
+
+/// [`config`] with key 1, datagrams on the leg and, with `link`, on eth1.
+pub(crate) fn with_auth(address: Ipv4Addr, interval_ms: u16, link: bool) -> Config {
+    let is_a = address == A;
+    let path = |ifname: &str, own, peer| DatagramPath {
+        ifname: ifname.to_owned(),
+        own: SocketAddrV4::new(own, PORT).into(),
+        peer: SocketAddrV4::new(peer, PORT).into(),
+    };
+    let (own, peer) = if is_a { (A, B) } else { (B, A) };
+    let mut paths = vec![path("eth0", own, peer)];
+    if link {
+        let (own, peer) = if is_a { (A_LINK, B_LINK) } else { (B_LINK, A_LINK) };
+        paths.push(path("eth1", own, peer));
+    }
+    Config {
+        auth: Some(Auth {
+            keys: keys(&[1]),
+            node: if is_a { 1 } else { 2 },
+            rollout: Rollout::Enforce,
+            paths,
+            epoch: 0,
+            generation: 0,
+        }),
+        ..config(address, interval_ms)
+    }
+}
+
+fn lab(link: bool) -> Lab {
+    let lab = Lab::new();
+    if link {
+        lab.add_inside();
+        lab.ip("a", &format!("addr add {A_LINK}/24 dev eth1"));
+        lab.ip("b", &format!("addr add {B_LINK}/24 dev eth1"));
+    }
+    lab
+}
+
+/// Both nodes, A settled as Active, each proved to the other.
+fn settled(lab: &Lab, interval_ms: u16, link: bool) -> (Node, Node) {
+    let a = Node::start(lab, "a", &with_auth(A, interval_ms, link));
+    let b = Node::start(lab, "b", &with_auth(B, interval_ms, link));
+    a.wait_lease();
+    b.wait_role(Role::Standby);
+    wait_until("datagrams both ways", LONG, || {
+        [&a, &b]
+            .iter()
+            .all(|node| node.state().voice_counters.datagrams_heard > 10)
+    });
+    (a, b)
+}
+
+#[track_caller]
+fn wait_epoch(node: &Node, epoch: u64) {
+    wait_until(&format!("epoch {epoch}"), LONG, || {
+        node.state()
+            .election
+            .is_some_and(|election| election.epoch == epoch)
+    });
+}
+
+#[test]
+#[ignore = "needs root"]
+fn an_authenticated_pair_moves_ownership_by_stop_cut_and_silence_and_counts_epochs() {
+    for link in [false, true] {
+        let lab = lab(link);
+        let (a, b) = settled(&lab, 100, link);
+        wait_epoch(&b, 1);
+        let (_, a_cell) = a.stop();
+        b.wait_lease();
+        wait_epoch(&b, 2);
+        let a = Node::start_with(&lab, "a", &with_auth(A, 100, link), &[], a_cell);
+        a.wait_role(Role::Standby);
+        wait_epoch(&a, 2);
+        lab.ip("sw", "link set pb down");
+        a.wait_lease();
+        wait_epoch(&a, 3);
+        assert_never_two(&a.cell, &b.cell);
+    }
+}
+
+#[test]
+#[ignore = "needs root"]
+fn with_a_link_a_silent_leg_moves_nothing_and_a_lost_carrier_is_told_at_once() {
+    let lab = lab(true);
+    let (a, b) = settled(&lab, 1_000, true);
+    lab.block("a");
+    let before = b.state().voice_counters.datagrams_heard;
+    // Longer than the wait of four seconds, in datagrams of 50 ms.
+    wait_until("datagrams on the link", LONG, || {
+        b.state().voice_counters.datagrams_heard > before + 100
+    });
+    assert!(a.cell.holds() && b.role() == Some(Role::Standby));
+    lab.unblock("a");
+    lab.ip("sw", "link set pa down");
+    let took = b.wait_lease();
+    println!("carrier lost at 1 s adverts: lease of the peer after {took} ms");
+    assert!(took <= 500, "{took} ms");
+    assert_eq!(
+        b.notes.lock().unwrap().transitions.last().unwrap().event,
+        Event::PeerReleased
+    );
+    assert_never_two(&a.cell, &b.cell);
+}
+
+#[test]
+#[ignore = "needs root"]
+fn b28_a_forged_advert_of_priority_255_in_the_owners_name_moves_nothing_and_is_counted() {
+    let lab = lab(false);
+    let (a, b) = settled(&lab, 100, false);
+    lab.within("c", || {
+        let socket = Socket::new(Domain::IPV4, Type::RAW, Some(Protocol::from(112))).unwrap();
+        socket.set_header_included_v4(true).unwrap();
+        socket
+            .set_multicast_if_v4(&Ipv4Addr::new(192, 0, 2, 101))
+            .unwrap();
+        let group = SocketAddrV4::new(Ipv4Addr::GROUP, 0).into();
+        for (from, priority) in [(A, 255), (A, 0), (B, 255), (B, 0)] {
+            let advert = Advert {
+                vrid: Vrid::new(51).unwrap(),
+                priority: Priority::from_wire(priority),
+                interval: Centiseconds::new(4095).unwrap(),
+                addresses: vec![VIP],
+                trailer: vec![0xaa; 112],
+            };
+            for forged in [
+                advert.clone(),
+                Advert {
+                    trailer: Vec::new(),
+                    ..advert
+                },
+            ] {
+                let mut packet = Vec::new();
+                Ipv4Addr::emit_header(&mut packet, from, Ipv4Addr::GROUP, forged.wire_len());
+                forged.emit(&mut packet, from, Ipv4Addr::GROUP, ChecksumForm::PseudoHeader);
+                socket.send_to(&packet, &group).unwrap();
+            }
+        }
+    })
+    .join()
+    .unwrap();
+    wait_until("the counters of both", LONG, || {
+        [&a, &b]
+            .iter()
+            .all(|node| node.state().voice_counters.plain_refused >= 8)
+    });
+    assert!(a.cell.holds() && b.role() == Some(Role::Standby));
+    wait_epoch(&a, 1);
+    assert_never_two(&a.cell, &b.cell);
+}
+
+#[test]
+#[ignore = "needs root"]
+fn keys_are_changed_and_authentication_is_introduced_without_a_gap() {
+    let lab = lab(false);
+    let node = |address, ids: &[u8], rollout| {
+        let mut config = with_auth(address, 100, false);
+        if let Some(auth) = &mut config.auth {
+            auth.keys = keys(ids);
+            auth.rollout = rollout;
+        }
+        Box::new(config)
+    };
+    let (a, b) = settled(&lab, 100, false);
+    let steps: [(&[u8], &[u8]); 4] = [(&[1, 2], &[1]), (&[1, 2], &[1, 2]), (&[2], &[1, 2]), (&[2], &[2])];
+    for (of_a, of_b) in steps {
+        a.order(&onearm_ha::process::ToHa::Configure(node(
+            A,
+            of_a,
+            Rollout::Enforce,
+        )));
+        b.order(&onearm_ha::process::ToHa::Configure(node(
+            B,
+            of_b,
+            Rollout::Enforce,
+        )));
+        let before = [&a, &b].map(|node| node.state().voice_counters.datagrams_heard);
+        wait_until("datagrams under these keys", LONG, || {
+            a.state().voice_counters.datagrams_heard > before[0] + 20
+                && b.state().voice_counters.datagrams_heard > before[1] + 20
+        });
+    }
+    assert!(a.cell.holds() && b.role() == Some(Role::Standby));
+    let terms = [&a, &b].map(|node| node.state().election_counters.became_active);
+    assert_eq!(terms, [1, 0]);
+    drop((a, b));
+
+    // One node speaks plain VRRP still.
+    let plain = Node::start(&lab, "a", &config(A, 100));
+    plain.wait_lease();
+    let changed = Node::start(&lab, "b", &node(B, &[1], Rollout::Accept));
+    changed.wait_role(Role::Standby);
+    changed.wait_heard(20);
+    assert_eq!(changed.role(), Some(Role::Standby));
+    assert_never_two(&plain.cell, &changed.cell);
+}

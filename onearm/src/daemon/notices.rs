@@ -46,6 +46,18 @@ pub(crate) fn alarm(alarm: Alarm) -> NewEvent {
             "contended",
             "both nodes were Active at one time: look for one-way loss between them",
         ),
+        Alarm::UnprovedOwner => (
+            "unproved-owner",
+            "somebody replays adverts of this pair, or the peer does not hear this node: look at its counters",
+        ),
+        Alarm::Deaf => (
+            "leg-deaf",
+            "the leg receives nothing from anybody: look at its cable, switch port and filters",
+        ),
+        Alarm::Cloned => (
+            "node-cloned",
+            "a copy of this node's disk or memory is running: stop it",
+        ),
     };
     warning(kind, told(&alarm).replace('-', " "), remedy)
 }

@@ -283,8 +283,9 @@ fn counters(state: &HaState) -> BTreeMap<String, u64> {
         serde_json::to_value(state.announce_counters),
         serde_json::to_value(state.wire_counters),
         serde_json::to_value(state.driver_counters),
+        serde_json::to_value(state.voice_counters),
     ];
-    let prefixes = ["election", "announce", "wire", "thread"];
+    let prefixes = ["election", "announce", "wire", "thread", "authentication"];
     let mut all = BTreeMap::new();
     for (prefix, group) in prefixes.into_iter().zip(groups) {
         let Ok(serde_json::Value::Object(group)) = group else {

@@ -12,7 +12,7 @@ use crate::units::MonoTime;
 
 /// How old the message that is echoed may be. Nanoseconds.
 ///
-/// Ten times the longest time between two HA datagrams, and fewer messages than [`WINDOW`] at the shortest interval.
+/// Ten times the longest time between two HA datagrams, and fewer messages than are told apart at the shortest interval.
 pub const FRESH_NANOS: u64 = 500_000_000;
 /// Two incarnations of one name that prove themselves in turn within this time live beside each other. Nanoseconds.
 pub const TWINS_NANOS: u64 = 5_000_000_000;

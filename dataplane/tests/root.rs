@@ -210,7 +210,8 @@ fn within_two_seconds(what: &str, condition: impl Fn() -> bool) {
 fn room_for_a_million_flows_takes_the_memory_it_says() {
     let dataplane = load(1_000_000);
     let bytes = dataplane.map_bytes();
-    assert!((285_000_000..600_000_000).contains(&bytes), "{bytes} bytes");
+    // 158 bytes a flow, and some 46 MB of other maps.
+    assert!((158_000_000..240_000_000).contains(&bytes), "{bytes} bytes");
     assert!(dataplane.flows().capacity() >= 1_000_000);
     assert_eq!(dataplane.flows().count().total(), 0);
 }

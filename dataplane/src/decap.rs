@@ -13,7 +13,7 @@ use onearm_dataplane_common::decap::{MAX_FROM, MAX_VIPS, PROGRAM, Settings, TALL
 
 use crate::attach::{Attached, LegAttach};
 use crate::error::{Error, Result};
-use crate::loader::{refused_object, refused_program, unusable, xdp};
+use crate::loader::{again_if_interrupted, refused_object, refused_program, unusable, xdp};
 use crate::tables::{bits, wide};
 
 /// `make bpf` puts the object here; empty if it has not run.
@@ -94,7 +94,7 @@ impl Decapsulator {
             .ok_or(Error::MissingMap { map: "TALLY" })
             .and_then(|map| PerCpuArray::try_from(map).map_err(|e| access("TALLY", "open", e)))?;
         let program = xdp(&mut ebpf, PROGRAM)?;
-        program.load().map_err(|error| refused_program(PROGRAM, error))?;
+        again_if_interrupted(|| program.load()).map_err(|error| refused_program(PROGRAM, error))?;
         let attached = Attached::new(program.fd().map_err(unusable)?.as_fd(), leg)?;
         Ok(Self { attached, tally })
     }

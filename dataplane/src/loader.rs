@@ -1,6 +1,7 @@
 //! Loading the embedded object: sizes first, maps next, programs last.
 
 use std::fs;
+use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 use std::panic::resume_unwind;
 use std::sync::{Mutex, PoisonError};
@@ -34,6 +35,8 @@ const MOST_CLIENTS: u32 = 1_000_000;
 /// Share of the table's entries that the flows of [`Limits`] fill, in percent. A table that is filled refuses the first one above
 /// that; one in which flows come and go at that load refuses one in 750 (at 80 %, one in millions).
 pub(crate) const LOAD_PERCENT: u64 = 86;
+/// How often a program is given to the verifier while signals end its work; libbpf's number.
+const LOAD_ATTEMPTS: u32 = 5;
 /// Half-open time-out: ten seconds.
 const HALF_OPEN_NS: u64 = 10_000_000_000;
 /// Time-out after FIN of both sides or a RST: thirty seconds.
@@ -200,8 +203,8 @@ fn load_programs(ebpf: &mut Ebpf) -> Result<()> {
     let work = || {
         while let Some((name, program)) = next() {
             match program {
-                Program::Xdp(program) => program.load(),
-                Program::SchedClassifier(program) => program.load(),
+                Program::Xdp(program) => again_if_interrupted(|| program.load()),
+                Program::SchedClassifier(program) => again_if_interrupted(|| program.load()),
                 _ => Ok(()),
             }
             .map_err(|error| refused_program(name, error))?;
@@ -217,6 +220,20 @@ fn load_programs(ebpf: &mut Ebpf) -> Result<()> {
             .map(|other| other.join().unwrap_or_else(|panic| resume_unwind(panic)))
             .fold(own, Result::and)
     })
+}
+
+/// A signal to this process, whatever it is, ends the verifier's work with `EAGAIN` (kernel/bpf/verifier.c, `do_check`).
+pub(crate) fn again_if_interrupted(
+    mut load: impl FnMut() -> std::result::Result<(), ProgramError>,
+) -> std::result::Result<(), ProgramError> {
+    for _ in 1..LOAD_ATTEMPTS {
+        match load() {
+            Err(ProgramError::LoadError { io_error, .. }) if io_error.kind() == io::ErrorKind::WouldBlock => {
+            }
+            done => return done,
+        }
+    }
+    load()
 }
 
 /// Puts the programs of the phases where the tail calls look for them.
@@ -313,7 +330,9 @@ fn memory(map: &aya::maps::Map) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Limits, buckets, refused_object, refused_program, ways};
+    use super::{
+        LOAD_ATTEMPTS, Limits, again_if_interrupted, buckets, refused_object, refused_program, ways,
+    };
     use crate::error::Error;
     use crate::kernel::Feature;
     use aya::EbpfError;
@@ -346,6 +365,34 @@ mod tests {
         assert_eq!((buckets(1_000_000, 0), buckets(1_000, 0)), (145_349, 146));
         let most = buckets(100_000_000, 100_000_000);
         assert!(most > 21_000_000 && most < MAX_FLOW_BUCKETS, "{most} is not cut");
+    }
+
+    #[test]
+    fn a_program_whose_verification_a_signal_ended_is_loaded_again_and_no_other_is() {
+        let refused = |errno| {
+            move || {
+                Err(ProgramError::LoadError {
+                    io_error: io::Error::from_raw_os_error(errno),
+                    verifier_log: aya_obj::VerifierLog::new(String::new()),
+                })
+            }
+        };
+        let after = |interruptions: u32, then: i32| {
+            let mut tries = 0;
+            let result = again_if_interrupted(|| {
+                tries += 1;
+                match tries {
+                    n if n <= interruptions => refused(libc::EAGAIN)(),
+                    _ if then == 0 => Ok(()),
+                    _ => refused(then)(),
+                }
+            });
+            (tries, result.is_ok())
+        };
+        assert_eq!(after(0, 0), (1, true));
+        assert_eq!(after(2, 0), (3, true));
+        assert_eq!(after(1, libc::EINVAL), (2, false));
+        assert_eq!(after(u32::MAX, 0), (LOAD_ATTEMPTS, false));
     }
 
     #[test]

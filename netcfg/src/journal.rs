@@ -150,7 +150,17 @@ pub struct StateDir {
     /// The last line has no end: the next one must not continue it.
     torn: bool,
     journal: File,
-    _lock: File,
+    lock: File,
+}
+
+impl Drop for StateDir {
+    /// A process that is just being started holds a copy of every descriptor until it executes; closing ours would leave the
+    /// lock to it until then.
+    fn drop(&mut self) {
+        if let Err(error) = self.lock.unlock() {
+            tracing::debug!(%error, "the lock of the state directory goes with its descriptor");
+        }
+    }
 }
 
 impl StateDir {
@@ -229,7 +239,7 @@ impl StateDir {
             damaged,
             torn,
             journal,
-            _lock: lock,
+            lock,
         })
     }
 

@@ -216,6 +216,20 @@ fn b154_an_interface_this_machine_does_not_have_is_an_error_when_the_machine_is_
     assert!(!text.contains("no such interface"), "{text}");
 }
 
+/// What `onearm check` says of a.toml, b.toml and pair.toml.
+fn checked_together(directory: &Path) -> String {
+    let files = [
+        "check",
+        "--node",
+        "a.toml",
+        "--node",
+        "b.toml",
+        "--pair",
+        "pair.toml",
+    ];
+    transcript(&onearm(directory, &files))
+}
+
 #[test]
 fn two_nodes_that_could_not_be_a_pair_are_refused() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -228,18 +242,7 @@ fn two_nodes_that_could_not_be_a_pair_are_refused() {
         directory.path().join("pair.toml"),
     )
     .expect("copied");
-    let text = transcript(&onearm(
-        directory.path(),
-        &[
-            "check",
-            "--node",
-            "a.toml",
-            "--node",
-            "b.toml",
-            "--pair",
-            "pair.toml",
-        ],
-    ));
+    let text = checked_together(directory.path());
     for says in [
         "b.toml:3:6: error: id = 1: a.toml has the same id",
         "error: name = \"lb1\": a.toml has the same name",
@@ -266,16 +269,7 @@ fn nodes_whose_adverts_go_over_other_families_are_refused() {
     std::fs::write(directory.path().join("a.toml"), one).expect("written");
     let judged = |text: &str| {
         std::fs::write(directory.path().join("b.toml"), text).expect("written");
-        let args = [
-            "check",
-            "--node",
-            "a.toml",
-            "--node",
-            "b.toml",
-            "--pair",
-            "pair.toml",
-        ];
-        transcript(&onearm(directory.path(), &args))
+        checked_together(directory.path())
     };
     let says = "adverts over IPv4 here, over IPv4 and IPv6 in a.toml";
     assert!(judged(&two).contains(says), "{}", judged(&two));

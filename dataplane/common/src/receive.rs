@@ -288,8 +288,17 @@ pub fn walk_options<P: Packet>(packet: &P, work: &mut Work) -> Step {
     };
     let fragment = header.u16::<{ ip::FRAGMENT }>() & ip::FRAGMENT_MASK != 0;
     match options(packet, work) {
-        Walk::Transport if !fragment => return Step::Next(Phase::Lookup),
-        Walk::Transport | Walk::Fragment => {
+        Walk::Transport if fragment => after(Walk::Fragment, work),
+        walk => after(walk, work),
+    }
+}
+
+/// Where a packet goes from its options or extension headers.
+#[inline(always)]
+fn after(walk: Walk, work: &mut Work) -> Step {
+    match walk {
+        Walk::Transport => return Step::Next(Phase::Lookup),
+        Walk::Fragment => {
             work.arrival.shape = shape::FRAGMENT;
             return Step::Next(Phase::Fragment);
         }
@@ -341,16 +350,8 @@ fn options<P: Packet>(packet: &P, work: &mut Work) -> Walk {
 /// verified with everything that follows.
 #[inline(always)]
 pub fn walk_extensions<P: Packet>(packet: &P, work: &mut Work) -> Step {
-    match extensions(packet, &mut work.arrival) {
-        Walk::Transport => return Step::Next(Phase::Lookup),
-        Walk::Fragment => {
-            work.arrival.shape = shape::FRAGMENT;
-            return Step::Next(Phase::Fragment);
-        }
-        Walk::Broken => work.arrival.shape = shape::SHORT,
-        Walk::Routed => work.arrival.shape = shape::ROUTED,
-    }
-    Step::Next(Phase::Miss)
+    let walk = extensions(packet, &mut work.arrival);
+    after(walk, work)
 }
 
 /// [`Phase::Lookup`]: the transport header is found.
@@ -364,6 +365,7 @@ pub fn lookup<A: Outer + Fragmented, P: Packet, T: Tables>(packet: &mut P, work:
 }
 
 /// What follows extension headers or options.
+#[derive(Clone, Copy)]
 enum Walk {
     /// A transport header, or something unknown, of `key.proto` at `l4`.
     Transport,

@@ -100,11 +100,6 @@ impl PairKeys {
         Ok(Self { pair, keys })
     }
 
-    /// The pair's id.
-    pub const fn pair(&self) -> [u8; 16] {
-        self.pair
-    }
-
     /// The numbers, ascending.
     pub fn ids(&self) -> impl DoubleEndedIterator<Item = KeyId> {
         self.keys.iter().map(|key| key.id)

@@ -142,11 +142,6 @@ impl Session {
         }
     }
 
-    /// This node's incarnation.
-    pub const fn incarnation(&self) -> u64 {
-        self.incarnation
-    }
-
     /// Whether two of the peer's name were there in the last [`TWINS_NANOS`].
     pub fn hears_twins(&self, now: MonoTime) -> bool {
         self.twins_at.is_some_and(|at| now.since(at) <= TWINS_NANOS)

@@ -207,8 +207,7 @@ impl Word {
         out.extend_from_slice(&self.health.0.to_be_bytes());
         out.extend_from_slice(&[0; 4]);
         let mut parts = context.to_vec();
-        let body = out[start..].to_vec();
-        parts.push(&body);
+        parts.push(&out[start..]);
         let Some(code) = signer.sign(key, &parts) else {
             out.truncate(start);
             return None;

@@ -413,22 +413,14 @@ impl Router {
             }
         }
         let macs = (mac, self.neighbour.destination());
-        let election = &self.election;
-        let mut voice = self.voice.as_mut();
+        let fields = (priority, interval);
+        let (voice, election) = (&mut self.voice, &self.election);
         let ipv4 = config.ipv4.as_ref();
-        let ipv4 = ipv4.map(|wire| {
-            advert_frame(config, wire, macs, (priority, interval), |advert| {
-                let voice = voice.as_mut();
-                voice.map_or_else(Vec::new, |voice| voice.trailer(now, election, kind, advert))
-            })
-        });
+        let ipv4 =
+            ipv4.map(|wire| signed_frame(config, wire, macs, fields, (now, kind), voice.as_mut(), election));
         let ipv6 = config.ipv6.as_ref();
-        let ipv6 = ipv6.map(|wire| {
-            advert_frame(config, wire, macs, (priority, interval), |advert| {
-                let voice = voice.as_mut();
-                voice.map_or_else(Vec::new, |voice| voice.trailer(now, election, kind, advert))
-            })
-        });
+        let ipv6 =
+            ipv6.map(|wire| signed_frame(config, wire, macs, fields, (now, kind), voice.as_mut(), election));
         // A peer that hears one family only must hear it even if the other cannot be sent.
         let mut sent = Ok(());
         for frame in ipv4.into_iter().chain(ipv6) {
@@ -481,6 +473,21 @@ impl Router {
             }
         }
     }
+}
+
+/// The frame of an advert on one wire, with what the node says where it authenticates.
+fn signed_frame<A: Address>(
+    config: &Config,
+    wire: &Wire<A>,
+    macs: (Mac, Mac),
+    fields: (Priority, Centiseconds),
+    (now, kind): (MonoTime, auth::Kind),
+    voice: Option<&mut Voice>,
+    election: &Election,
+) -> Vec<u8> {
+    advert_frame(config, wire, macs, fields, |advert| {
+        voice.map_or_else(Vec::new, |voice| voice.trailer(now, election, kind, advert))
+    })
 }
 
 fn others(config: &Config) -> Result<Vec<OtherLeg>, Error> {

@@ -84,15 +84,15 @@ impl Guardian {
         }
         let mac = sys::mac(self.any.as_fd(), &self.config.ifname)?;
         // Each is tried; one that arrives is enough for the peer.
-        let ipv4 = self.config.ipv4.clone();
-        let ipv4 = ipv4.map_or(Ok(()), |wire| self.release_on(&wire, mac));
-        let ipv6 = self.config.ipv6.clone();
-        let ipv6 = ipv6.map_or(Ok(()), |wire| self.release_on(&wire, mac));
+        let words = [self.next_word(), self.next_word()];
+        let ipv4 = self.config.ipv4.as_ref();
+        let ipv4 = ipv4.map_or(Ok(()), |wire| self.release_on(wire, mac, words[0]));
+        let ipv6 = self.config.ipv6.as_ref();
+        let ipv6 = ipv6.map_or(Ok(()), |wire| self.release_on(wire, mac, words[1]));
         ipv4.and(ipv6)
     }
 
-    fn release_on<A: Address>(&mut self, wire: &Wire<A>, mac: Mac) -> io::Result<()> {
-        let word = self.next_word();
+    fn release_on<A: Address>(&self, wire: &Wire<A>, mac: Mac, word: Option<Spoken>) -> io::Result<()> {
         let config = &self.config;
         let fields = (Priority::RELEASE, config.advert_interval);
         let frame = advert_frame(config, wire, (mac, Mac::BROADCAST), fields, |advert| {

@@ -1,3 +1,4 @@
+use std::net::Ipv4Addr;
 use std::time::Duration;
 
 use onearm_ha::announce::OwnedAddress;
@@ -111,6 +112,17 @@ fn b84_a_gateway_address_is_announced_as_a_router_and_another_one_is_not() {
     });
 }
 
+/// Settings of equal priorities, with these link-local addresses of A and B.
+fn equal(address: Ipv4Addr, (a6, b6): (&str, &str), beside_ipv4: bool) -> Config {
+    let mut config = config6(address, 100, beside_ipv4);
+    let (own, peer) = if address == A { (a6, b6) } else { (b6, a6) };
+    let wire = config.ipv6.as_mut().unwrap();
+    wire.address = own.parse().unwrap();
+    wire.peer = peer.parse().unwrap();
+    config.priority = Priority::configured(100).unwrap();
+    config
+}
+
 #[test]
 #[ignore = "needs root"]
 fn b86_equal_priorities_heal_by_the_link_local_address_as_an_unsigned_number() {
@@ -118,19 +130,7 @@ fn b86_equal_priorities_heal_by_the_link_local_address_as_an_unsigned_number() {
         let lab = Lab::new();
         lab.ip("a", &format!("addr add {a_address}/64 dev eth0 nodad"));
         lab.ip("b", &format!("addr add {b_address}/64 dev eth0 nodad"));
-        let of = |address| {
-            let mut config = config6(address, 100, false);
-            let (own, peer) = if address == A {
-                (a_address, b_address)
-            } else {
-                (b_address, a_address)
-            };
-            let wire = config.ipv6.as_mut().unwrap();
-            wire.address = own.parse().unwrap();
-            wire.peer = peer.parse().unwrap();
-            config.priority = Priority::configured(100).unwrap();
-            config
-        };
+        let of = |address| equal(address, (a_address, b_address), false);
         let a = Node::start(&lab, "a", &of(A));
         let b = Node::start(&lab, "b", &of(B));
         a.wait_lease();
@@ -155,15 +155,7 @@ fn equal_priorities_over_both_families_have_one_order_on_both_nodes_and_keep_it(
     let (a6, b6) = ("fe80::2:2", "fe80::2:1");
     lab.ip("a", &format!("addr add {a6}/64 dev eth0 nodad"));
     lab.ip("b", &format!("addr add {b6}/64 dev eth0 nodad"));
-    let of = |address| {
-        let mut config = config6(address, 100, true);
-        let (own, peer) = if address == A { (a6, b6) } else { (b6, a6) };
-        let wire = config.ipv6.as_mut().unwrap();
-        wire.address = own.parse().unwrap();
-        wire.peer = peer.parse().unwrap();
-        config.priority = Priority::configured(100).unwrap();
-        config
-    };
+    let of = |address| equal(address, (a6, b6), true);
     let a = Node::start(&lab, "a", &of(A));
     let b = Node::start(&lab, "b", &of(B));
     a.wait_lease();

@@ -17,7 +17,7 @@ pub struct WireCounters {
     pub bad_ttl: u64,
     /// VRRP version other than 3.
     pub bad_version: u64,
-    /// Packet type, router id or interval outside the protocol.
+    /// Packet type, router id, interval or number of addresses outside the protocol.
     pub bad_field: u64,
     /// Of another virtual router, or of a family this node sends no adverts in; no fault.
     pub other_vrid: u64,
@@ -44,7 +44,9 @@ impl WireCounters {
             ParseError::Checksum => &mut self.bad_checksum,
             ParseError::Ttl(_) => &mut self.bad_ttl,
             ParseError::Version(_) => &mut self.bad_version,
-            ParseError::PacketType(_) | ParseError::Vrid | ParseError::Interval => &mut self.bad_field,
+            ParseError::PacketType(_) | ParseError::Vrid | ParseError::Interval | ParseError::NoAddress => {
+                &mut self.bad_field
+            }
         };
         *counter += 1;
     }

@@ -64,7 +64,7 @@ pub struct Advert<A> {
     pub priority: Priority,
     /// Interval the sender keeps while it is the Active.
     pub interval: Centiseconds,
-    /// Addresses listed, at most [`MAX_ADDRESSES`]. A list that differs from the receiver's changes nothing (B24).
+    /// Addresses listed, 1 to [`MAX_ADDRESSES`]. A list that differs from the receiver's changes nothing (B24).
     pub addresses: Vec<A>,
     /// What follows the list, at most [`MAX_TRAILER`] bytes.
     pub trailer: Vec<u8>,
@@ -75,7 +75,8 @@ impl<A: Address> Advert<A> {
     ///
     /// # Errors
     /// [`ParseError::Truncated`] when shorter than its own address count, [`ParseError::Version`],
-    /// [`ParseError::PacketType`], [`ParseError::Checksum`], [`ParseError::Vrid`], [`ParseError::Interval`].
+    /// [`ParseError::PacketType`], [`ParseError::Checksum`], [`ParseError::Vrid`], [`ParseError::Interval`],
+    /// [`ParseError::NoAddress`] (RFC 9568 §5.2.5, erratum 8299 on §7.1).
     pub fn parse(message: &[u8], src: A, dst: A) -> Result<Self, ParseError> {
         let fixed: [u8; FIXED_LEN] = array(message, 0)?;
         if fixed[0] >> 4 != 3 {
@@ -94,6 +95,9 @@ impl<A: Address> Advert<A> {
         let is_right = |start| checksum(ones_sum(start, message)) == 0;
         if !(is_right(header) || A::MESSAGE_ALONE && is_right(0)) {
             return Err(ParseError::Checksum);
+        }
+        if count == 0 {
+            return Err(ParseError::NoAddress);
         }
         Ok(Self {
             vrid: Vrid::new(fixed[1]).map_err(|_| ParseError::Vrid)?,

@@ -49,6 +49,9 @@ pub enum ParseError {
     /// Advertisement interval 0.
     #[error("advertisement interval 0")]
     Interval,
+    /// An advert that lists no address (RFC 9568 §5.2.5).
+    #[error("address count 0")]
+    NoAddress,
     /// ARP that is not IPv4 over Ethernet.
     #[error("ARP not for IPv4 over Ethernet")]
     ArpKind,

@@ -333,6 +333,11 @@ fn b28_b21_b22_b24_forged_and_odd_adverts_from_a_third_host_move_nothing_and_are
             send(advert(255, 52), GROUP, 0);
             send(advert(255, 51), client, 0);
             send(advert(255, 51), GROUP, 4);
+            let empty = Advert {
+                addresses: Vec::new(),
+                ..advert(255, 51)
+            };
+            send(empty, GROUP, 0);
         }
     })
     .join()
@@ -344,6 +349,7 @@ fn b28_b21_b22_b24_forged_and_odd_adverts_from_a_third_host_move_nothing_and_are
                 && state.wire_counters.other_vrid == 10
                 && state.wire_counters.bad_checksum == 10
                 && state.wire_counters.malformed == 10
+                && state.wire_counters.bad_field == 10
         })
     });
     assert!(a.cell.holds() && !b.cell.holds());

@@ -114,7 +114,7 @@ fn b22_an_ip_length_too_short_for_the_address_count_is_refused() {
 
 #[test]
 fn b24_any_number_of_addresses_is_read() {
-    for count in [0, 1, 2, 3, 255] {
+    for count in [1, 2, 3, 255] {
         let advert = Advert {
             addresses: vec![VIP; count],
             ..advert()
@@ -122,6 +122,50 @@ fn b24_any_number_of_addresses_is_read() {
         let bytes = message(&advert, GROUP, ChecksumForm::PseudoHeader);
         assert_eq!(Advert::parse(&bytes, A, GROUP), Ok(advert), "{count} addresses");
     }
+}
+
+/// [`GOLDEN`] with nothing listed, its lengths and checksums worked out by hand: 3133 + 9600 + 0064 = c797, complement
+/// 3868; the pseudo-header, four bytes shorter, sums to 0536, which makes it 3332; the IPv4 header to 8a0b, complement
+/// 75f4.
+#[rustfmt::skip]
+const GOLDEN_EMPTY: [u8; 42] = [
+    0x01, 0x00, 0x5e, 0x00, 0x00, 0x12, 0x02, 0, 0, 0, 0, 0x0a, 0x08, 0x00,
+    0x45, 0xc0, 0x00, 0x1c, 0x00, 0x00, 0x40, 0x00, 0xff, 0x70, 0x75, 0xf4, 192, 168, 100, 2, 224, 0, 0, 18,
+    0x31, 51, 150, 0, 0x00, 100, 0x33, 0x32,
+];
+
+#[test]
+fn an_advert_that_lists_no_address_is_refused() {
+    assert_eq!(parse_frame::<Ipv4Addr>(&GOLDEN_EMPTY), Err(ParseError::NoAddress));
+    let mut padded = GOLDEN_EMPTY.to_vec();
+    padded.resize(60, 0);
+    assert_eq!(parse_frame::<Ipv4Addr>(&padded), Err(ParseError::NoAddress));
+    for priority in [0, 1, 255] {
+        let empty = Advert {
+            priority: Priority::from_wire(priority),
+            addresses: Vec::new(),
+            trailer: b"trailer".to_vec(),
+            ..advert()
+        };
+        for form in [ChecksumForm::PseudoHeader, ChecksumForm::MessageOnly] {
+            let bytes = message(&empty, GROUP, form);
+            let found = Advert::parse(&bytes, A, GROUP);
+            assert_eq!(found, Err(ParseError::NoAddress), "priority {priority}, {form:?}");
+        }
+    }
+    let empty = Advert {
+        addresses: Vec::new(),
+        ..advert6()
+    };
+    let mut bytes = Vec::new();
+    empty.emit(&mut bytes, A6, Ipv6Addr::GROUP, ChecksumForm::PseudoHeader);
+    assert_eq!(
+        Advert::parse(&bytes, A6, Ipv6Addr::GROUP),
+        Err(ParseError::NoAddress)
+    );
+    let mut wrong = GOLDEN_EMPTY;
+    wrong[41] ^= 1;
+    assert_eq!(parse_frame::<Ipv4Addr>(&wrong), Err(ParseError::Checksum));
 }
 
 #[test]
@@ -319,7 +363,7 @@ proptest! {
         vrid in 1u8..,
         priority: u8,
         interval in 1u16..4096,
-        addresses in proptest::collection::vec(any::<u32>().prop_map(Ipv4Addr::from), 0..256),
+        addresses in proptest::collection::vec(any::<u32>().prop_map(Ipv4Addr::from), 1..256),
         dst in any::<u32>().prop_map(Ipv4Addr::from),
         trailer in proptest::collection::vec(any::<u8>(), 0..MAX_TRAILER),
         message_only: bool,
@@ -350,7 +394,7 @@ proptest! {
 
     #[test]
     fn parse_undoes_emit_over_ipv6(
-        addresses in proptest::collection::vec(any::<u128>().prop_map(Ipv6Addr::from), 0..256),
+        addresses in proptest::collection::vec(any::<u128>().prop_map(Ipv6Addr::from), 1..256),
         src: u128,
         dst: u128,
         message_only: bool,

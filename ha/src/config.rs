@@ -92,7 +92,7 @@ pub struct Config {
     pub other_legs: Vec<String>,
     /// Virtual router id.
     pub vrid: Vrid,
-    /// Own priority, 1 to 254.
+    /// Own priority, 3 to 254.
     pub priority: Priority,
     /// Own advertisement interval.
     pub advert_interval: Centiseconds,
@@ -301,7 +301,7 @@ pub enum ConfigError {
     #[error("at most {MAX_OTHER_LEGS} legs are beside that of the adverts, not {0}")]
     OtherLegs(usize),
     /// Priority 0 or 255.
-    #[error("a priority is 1 to 254, not {0}")]
+    #[error("a priority is 3 to 254, not {0}")]
     Priority(u8),
     /// Neither IPv4 nor IPv6 adverts.
     #[error("adverts need an address of this node and of the peer, IPv4 or IPv6")]

@@ -12,8 +12,9 @@ pub enum RangeError {
     /// Virtual router ids are 1 to 255 (RFC 9568 §5.2.3).
     #[error("a virtual router id is 1 to 255, not {0}")]
     Vrid(u8),
-    /// Configured priorities are 1 to 254; 0 and 255 have a meaning of their own (RFC 9568 §5.2.4).
-    #[error("a configured priority is 1 to 254, not {0}")]
+    /// Configured priorities are 3 to 254; 0 and 255 have a meaning of their own (RFC 9568 §5.2.4), and so have
+    /// [`Priority::CLAIM`] and [`Priority::IMPAIRED`].
+    #[error("a configured priority is 3 to 254, not {0}")]
     Priority(u8),
     /// Advertisement intervals are 1 to 4,095 centiseconds (RFC 9568 §5.2.6, 12 bits).
     #[error("an advertisement interval is 1 to 4095 centiseconds, not {0}")]
@@ -80,18 +81,22 @@ impl Priority {
     /// The sender has lost a leg beside that of the adverts: it owns only while nobody better does. Lower than what a node
     /// is configured with, above [`Self::CLAIM`].
     pub const IMPAIRED: Self = Self(2);
+    /// Least a node may be configured with.
+    pub const LEAST: Self = Self(Self::IMPAIRED.0 + 1);
+    /// Greatest a node may be configured with.
+    pub const MOST: Self = Self(Self::OWNER.0 - 1);
     /// The sender owns the addresses on its interface (RFC 9568 §5.2.4). Received only; onearm never is one.
     pub const OWNER: Self = Self(255);
 
-    /// A priority a node may be configured with: 1 to 254.
+    /// A priority a node may be configured with: [`Self::LEAST`] to [`Self::MOST`].
     ///
     /// # Errors
-    /// [`RangeError::Priority`] for 0 and 255.
+    /// [`RangeError::Priority`] for 0, 1, 2 and 255.
     pub const fn configured(priority: u8) -> Result<Self, RangeError> {
-        match priority {
-            0 | 255 => Err(RangeError::Priority(priority)),
-            _ => Ok(Self(priority)),
+        if priority < Self::LEAST.0 || priority > Self::MOST.0 {
+            return Err(RangeError::Priority(priority));
         }
+        Ok(Self(priority))
     }
 
     /// A priority as it stands on the wire; every value is possible.

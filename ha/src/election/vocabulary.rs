@@ -10,7 +10,7 @@ use crate::units::{Centiseconds, MonoTime, Priority};
 /// What the election is configured with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Settings {
-    /// Own priority, 1 to 254.
+    /// Own priority, 3 to 254.
     pub priority: Priority,
     /// Own advertisement interval.
     pub interval: Centiseconds,

@@ -3,6 +3,8 @@
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
+use onearm_ha::units::Priority;
+
 /// Longest file in bytes.
 pub const FILE_BYTES: usize = 4 * 1024 * 1024;
 /// Longest file of which *all* syntax errors are reported; of a longer one the first only (an error list is many times
@@ -41,8 +43,8 @@ pub const NAME_CHARS: usize = 63;
 /// Longest name of an interface in bytes (the kernel's).
 pub const INTERFACE_BYTES: usize = 15;
 
-/// `priority`; 0 and 255 have a meaning of their own in VRRP (RFC 9568 §6.1).
-pub const PRIORITY: RangeInclusive<u64> = 1..=254;
+/// `priority`; 0 and 255 have a meaning of their own in VRRP (RFC 9568 §6.1), 1 and 2 between the nodes of a pair.
+pub const PRIORITY: RangeInclusive<u64> = Priority::LEAST.get() as u64..=Priority::MOST.get() as u64;
 /// `leg.vlan`.
 pub const VLAN: RangeInclusive<u64> = 1..=4_094;
 /// `ha.vrid` (RFC 9568 §6.1).

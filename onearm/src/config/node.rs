@@ -12,7 +12,7 @@ pub struct NodeConfig {
     pub name: String,
     /// Which of the two nodes; decides the half of the SNAT ports.
     pub id: NodeId,
-    /// VRRP priority, 1–254; the greater one owns when nothing else decides.
+    /// VRRP priority, 3–254; the greater one owns when nothing else decides.
     pub priority: u8,
     /// The other node.
     pub peer: Peer,

@@ -513,8 +513,8 @@ fn limits_of_numbers_and_times_hold_on_both_sides() {
     for (from, good, bad) in [
         (
             "priority = 150",
-            ["priority = 1", "priority = 254"],
-            ["priority = 0", "priority = 255"],
+            ["priority = 3", "priority = 254"],
+            ["priority = 2", "priority = 255"],
         ),
         ("id = 1 ", ["id = 1 ", "id = 2 "], ["id = 0 ", "id = 3 "]),
         (

@@ -54,11 +54,17 @@ impl Dataplane {
     }
 
     /// Changes health and weight of servers in the generation in force: each service's scheduler table is built anew
-    /// beside the old one and put in place by one store. Give all changes known at one time in one call.
+    /// beside the old one and put in place by one store. Give all changes known at one time in one call. Where clients stay with
+    /// their servers, those with flows are noted before, which takes one look at the flow table.
     ///
     /// # Errors
     /// [`Error::Tables`] for a server that is not configured or a table that does not fit; nothing is changed then.
     pub fn change_servers(&mut self, changes: &[ServerChange]) -> Result<()> {
+        let services = self.registry.services();
+        let mut of = changes.iter().filter_map(|change| services.get(&change.service));
+        if of.any(|service| service.rule().ticks() > 0) {
+            self.flows.note_clients();
+        }
         apply::change(
             &mut self.registry,
             &mut self.slots,

@@ -668,6 +668,80 @@ fn b151_counters_of_a_server_only_grow_and_say_what_it_got() {
     });
 }
 
+/// A query from a port of the client: the server it went to, by its last byte, which has answered it.
+fn answered(port: u16) -> u8 {
+    let datagram = |from: &[u8], to: &[u8]| [from, to, &[0, 8, 0, 0]].concat();
+    let query = datagram(&port.to_be_bytes(), &53_u16.to_be_bytes());
+    let asked = exchange(1, &[ip_frame(17, 0x4000, &query)]);
+    let (server, source) = (asked[0][33], &asked[0][34..36]);
+    let answer = datagram(&53_u16.to_be_bytes(), source);
+    let told = exchange(1, &[ip_frame_of(server, 17, 0x4000, &answer)]);
+    assert_eq!(told[0][36..38], port.to_be_bytes());
+    server
+}
+
+#[test]
+#[ignore = "needs root"]
+fn a_client_stays_with_its_server_through_a_change_that_comes_before_any_sweep() {
+    in_namespace(|| {
+        let server = |n: u8| ServerSpec {
+            id: ServerId {
+                addr: IpAddr::V4(Ipv4Addr::new(192, 168, 100, n)),
+                port: 0,
+            },
+            weight: 1,
+            up: true,
+        };
+        let spec = ServiceSpec {
+            scheduler: Scheduler::SourceHash,
+            persistence: Persistence {
+                time: Some(Duration::from_mins(10)),
+                prefix: None,
+            },
+            servers: (11..15).map(server).collect(),
+            ..names()
+        };
+        let change = |server_: u8, weight, up| ServerChange {
+            service: "names".into(),
+            server: server(server_).id,
+            weight,
+            up,
+        };
+        let (mut dataplane, _lease) = active(&[VIP], vec![spec]);
+        let mut known = neighbours();
+        known.neighbours.extend((11..15).map(|n| Neighbour {
+            leg: 0,
+            addr: server(n).id.addr,
+            mac: Some([2, 0, 0, 0, 0, 0x50]),
+        }));
+        dataplane.set_next_hops(&known).unwrap();
+
+        // Down while the client comes, and up again: the hash would lead it back.
+        let by_hash = answered(1_000);
+        let mut expiry = Expiry::new(dataplane.flows());
+        assert_eq!(expiry.expire(now_ns() + 1_000_000_000_000, u32::MAX).removed, 1);
+        dataplane
+            .change_servers(&[change(by_hash, None, Some(false))])
+            .unwrap();
+        let other = answered(1_001);
+        assert_ne!(other, by_hash);
+        dataplane
+            .change_servers(&[change(by_hash, None, Some(true))])
+            .unwrap();
+        assert_eq!(answered(1_002), other);
+
+        // Forgotten, then back by the hash, and drained.
+        dataplane
+            .change_servers(&[change(other, None, Some(false))])
+            .unwrap();
+        assert_eq!(answered(1_003), by_hash);
+        dataplane
+            .change_servers(&[change(by_hash, Some(0), None)])
+            .unwrap();
+        assert_eq!(answered(1_004), by_hash, "new flows of a client of a drained server");
+    });
+}
+
 #[test]
 #[ignore = "needs root"]
 fn b67_a_flow_follows_the_new_mac_of_its_client_by_one_write() {
@@ -887,8 +961,13 @@ fn fragment(word: u16, payload: &[u8]) -> Vec<u8> {
 
 /// An IPv4 packet (identification 7) from the client to the VIP. `word`: flags and offset.
 fn ip_frame(protocol: u8, word: u16, payload: &[u8]) -> Vec<u8> {
+    ip_frame_of(50, protocol, word, payload)
+}
+
+/// The same from any host of the network, by the last byte of its address.
+fn ip_frame_of(host: u8, protocol: u8, word: u16, payload: &[u8]) -> Vec<u8> {
     let mut header = vec![
-        0x45, 0, 0, 0, 0, 7, 0, 0, 64, protocol, 0, 0, 192, 168, 100, 50, 192, 168, 100, 100,
+        0x45, 0, 0, 0, 0, 7, 0, 0, 64, protocol, 0, 0, 192, 168, 100, host, 192, 168, 100, 100,
     ];
     let total = u16::try_from(header.len() + payload.len()).unwrap();
     header[2..4].copy_from_slice(&total.to_be_bytes());

@@ -5,6 +5,7 @@ mod check;
 mod events;
 mod exit;
 mod flows;
+mod key;
 mod output;
 mod probe;
 mod services;
@@ -45,6 +46,8 @@ enum Command {
     Flows(flows::FlowArgs),
     /// What happened: transitions, faults, repairs
     Events(events::EventArgs),
+    /// The pair's key: make, change, compare
+    Key(key::KeyArgs),
     /// Is a VIP reachable? Asked by the Standby as a client
     Probe(probe::ProbeArgs),
 }
@@ -74,6 +77,7 @@ pub fn main() -> ExitCode {
         Command::Services(args) => services::run(&args),
         Command::Flows(args) => flows::run(&args),
         Command::Events(args) => events::run(&args),
+        Command::Key(args) => key::run(&args),
         Command::Probe(args) => probe::run(&args),
     };
     match result {

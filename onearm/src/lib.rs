@@ -8,3 +8,5 @@ pub mod control;
 pub mod daemon;
 pub mod decap;
 pub mod health;
+pub mod key;
+mod on_disk;

@@ -105,3 +105,64 @@ fn every_answer_of_the_daemon_has_its_exit_code() {
     stop.send(true).expect("the server is there");
     thread.join().expect("the server ends");
 }
+
+#[test]
+fn a_key_is_made_once_shown_by_fingerprint_rotated_in_steps_and_never_printed() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("pair.key");
+    let file = path.to_str().expect("a path");
+    let mut said = Vec::new();
+    let mut onearm = |args: &[&str]| -> (Option<i32>, String, String) {
+        let output = Command::new(env!("CARGO_BIN_EXE_onearm"))
+            .arg("key")
+            .args(args)
+            .output()
+            .expect("onearm runs");
+        let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("text");
+        let (out, err) = (text(output.stdout), text(output.stderr));
+        said.push(format!("{out}{err}"));
+        (output.status.code(), out, err)
+    };
+    let (code, _, err) = onearm(&["show", "--key-file", file]);
+    assert_eq!(code, Some(3));
+    assert!(err.contains("onearm key new"), "{err}");
+    let (code, made, _) = onearm(&["new", "--out", file]);
+    assert_eq!(code, Some(0));
+    assert!(
+        made.contains("install -m 600") && made.contains("\nkey 1  "),
+        "{made}"
+    );
+    let first = std::fs::read_to_string(&path).expect("the key");
+    let (code, _, err) = onearm(&["new", "--out", file]);
+    assert_eq!(code, Some(4));
+    assert_eq!(
+        err,
+        format!("onearm: {file} is there already, and a key is never overwritten\n")
+    );
+    let keys = |shown: &str| -> Vec<(u64, String)> {
+        let shown: serde_json::Value = serde_json::from_str(shown).expect("JSON");
+        let keys = shown["keys"].as_array().expect("keys").iter();
+        keys.map(|key| {
+            let print = key["fingerprint"].as_str().expect("a fingerprint");
+            (key["id"].as_u64().expect("a number"), print.to_owned())
+        })
+        .collect()
+    };
+    let show = ["show", "--json", "--key-file", file];
+    let before = keys(&onearm(&show).1);
+    assert_eq!(onearm(&["rotate", "--finish", "--key-file", file]).0, Some(4));
+    assert_eq!(onearm(&["rotate", "--key-file", file]).0, Some(0));
+    let both = keys(&onearm(&show).1);
+    assert_eq!((both.len(), &both[0], both[1].0), (2, &before[0], 2));
+    assert_eq!(onearm(&["rotate", "--key-file", file]).0, Some(4));
+    assert_eq!(onearm(&["rotate", "--finish", "--key-file", file]).0, Some(0));
+    assert_eq!(keys(&onearm(&show).1), both[1..]);
+    let last = std::fs::read_to_string(&path).expect("the key");
+    for secret in [first, last]
+        .iter()
+        .flat_map(|text| text.split_whitespace())
+        .filter(|word| word.len() == 64 || word.len() == 32)
+    {
+        assert!(said.iter().all(|text| !text.contains(secret)));
+    }
+}

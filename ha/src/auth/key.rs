@@ -11,6 +11,7 @@ use hkdf::Hkdf;
 use hmac::{Hmac, Mac as _};
 use serde::{Deserialize, Serialize};
 use sha2::Sha256;
+use zeroize::{Zeroize as _, ZeroizeOnDrop};
 
 /// Bytes of a message authentication code: all of HMAC-SHA256.
 pub const CODE_LEN: usize = 32;
@@ -43,10 +44,11 @@ impl Purpose {
     }
 }
 
-/// A numbered secret.
-#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+/// A numbered secret; leaves nothing behind in memory.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, ZeroizeOnDrop)]
 pub struct Key {
     /// Its number.
+    #[zeroize(skip)]
     pub id: KeyId,
     /// From a generator fit for keys.
     pub secret: [u8; 32],
@@ -100,6 +102,16 @@ impl PairKeys {
         Ok(Self { pair, keys })
     }
 
+    /// The pair's id.
+    pub const fn pair(&self) -> &[u8; 16] {
+        &self.pair
+    }
+
+    /// The secrets, by number, ascending.
+    pub fn keys(&self) -> &[Key] {
+        &self.keys
+    }
+
     /// The numbers, ascending.
     pub fn ids(&self) -> impl DoubleEndedIterator<Item = KeyId> {
         self.keys.iter().map(|key| key.id)
@@ -134,6 +146,14 @@ impl PairKeys {
 pub struct Signer {
     pair: [u8; 16],
     keys: Vec<(KeyId, [u8; 32])>,
+}
+
+impl Drop for Signer {
+    fn drop(&mut self) {
+        for (_, key) in &mut self.keys {
+            key.zeroize();
+        }
+    }
 }
 
 impl std::fmt::Debug for Signer {

@@ -14,6 +14,7 @@ use nix::sys::resource::{Resource, getrlimit};
 use nix::sys::socket::{AddressFamily, ControlMessage, MsgFlags, SockFlag, SockType, sendmsg, socketpair};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use zeroize::{Zeroize as _, Zeroizing};
 
 use crate::driver::clock;
 use crate::error::Error;
@@ -79,7 +80,8 @@ impl Channel {
                 count: descriptors.len(),
             });
         }
-        let bytes = serde_json::to_vec(message).map_err(Error::Message)?;
+        // It may hold keys.
+        let bytes = Zeroizing::new(serde_json::to_vec(message).map_err(Error::Message)?);
         if bytes.len() > MESSAGE_MAX {
             return Err(Error::MessageTooLong { length: bytes.len() });
         }
@@ -130,9 +132,13 @@ impl Channel {
             return match sys::receive(self.socket.as_fd(), buffer) {
                 Ok((0, _)) => Err(Error::PeerEnded),
                 Ok((length, descriptors)) => {
-                    let bytes = buffer.get(..length).ok_or(Error::MessageTooLong { length })?;
-                    let message = serde_json::from_slice(bytes).map_err(Error::Message)?;
-                    Ok(Some(Packet { message, descriptors }))
+                    let bytes = buffer.get_mut(..length).ok_or(Error::MessageTooLong { length })?;
+                    let message = serde_json::from_slice(bytes).map_err(Error::Message);
+                    bytes.zeroize();
+                    Ok(Some(Packet {
+                        message: message?,
+                        descriptors,
+                    }))
                 }
                 Err(error) => match error.raw_os_error().map(Errno::from_raw) {
                     Some(Errno::EAGAIN) => Ok(None),

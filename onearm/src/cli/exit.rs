@@ -1,6 +1,7 @@
 use std::process::ExitCode;
 
 use crate::control::{ClientError, RefusalKind};
+use crate::key::{RotationError, StoreError};
 
 /// What the exit code says. The numbers are a contract.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,7 +36,18 @@ impl Exit {
             },
             Failure::Client(ClientError::Answer(_) | ClientError::AnswerTooLong)
             | Failure::Output(_)
-            | Failure::Interfaces(_) => Self::Internal,
+            | Failure::Interfaces(_)
+            | Failure::Rotation(RotationError::Random(_)) => Self::Internal,
+            Failure::Rotation(
+                RotationError::UnderWay { .. }
+                | RotationError::NotUnderWay { .. }
+                | RotationError::LastNumber { .. },
+            )
+            | Failure::Key(StoreError::Exists(_)) => Self::Refused,
+            Failure::Key(StoreError::Write { source, .. }) => match source.kind() {
+                std::io::ErrorKind::PermissionDenied => Self::NoDaemon,
+                _ => Self::Internal,
+            },
         }
     }
 }
@@ -58,4 +70,10 @@ pub(super) enum Failure {
     /// The interfaces of this machine could not be listed.
     #[error("cannot list the interfaces of this machine")]
     Interfaces(#[source] nix::Error),
+    /// The key file could not be written.
+    #[error(transparent)]
+    Key(#[from] StoreError),
+    /// The key file cannot take that step.
+    #[error(transparent)]
+    Rotation(#[from] RotationError),
 }

@@ -14,6 +14,8 @@ use crate::{announce, election, lease};
 pub const MAX_LISTED: usize = 16;
 /// Most legs beside that of the adverts.
 pub const MAX_OTHER_LEGS: usize = 63;
+/// Most hosts that are asked for signs of life beside the witness.
+pub const MAX_NEIGHBOURS: usize = 4;
 /// Longest name of an interface.
 const IFNAME_MAX: usize = 15;
 
@@ -117,6 +119,12 @@ pub struct Config {
     pub announce_refresh: Duration,
     /// Authentication; `None`: plain VRRP (`auth = "none"`).
     pub auth: Option<Auth>,
+    /// Host of the leg's network, as a rule the gateway, that is asked all the time: a node that it does not answer is cut off
+    /// itself. The same for both nodes.
+    pub witness: Option<IpAddr>,
+    /// Hosts of the leg's network, as a rule servers, that are asked when something looks wrong: whatever they answer shows that
+    /// the leg receives. At most [`MAX_NEIGHBOURS`].
+    pub neighbours: Vec<IpAddr>,
     /// Silence of the main process after which this node hands over; 120 ms to 60 s, default 200 ms.
     pub main_silence: Duration,
 }
@@ -155,6 +163,20 @@ impl Config {
         check(self.ipv4.is_some() || self.ipv6.is_some(), ConfigError::NoWire);
         if let Some(auth) = &self.auth {
             check(matches!(auth.node, 1 | 2), ConfigError::Node(auth.node));
+        }
+        let neighbours = self.neighbours.len();
+        check(neighbours <= MAX_NEIGHBOURS, ConfigError::Neighbours(neighbours));
+        for host in self.witness.iter().chain(&self.neighbours) {
+            let has_wire = if host.is_ipv4() {
+                self.ipv4.is_some()
+            } else {
+                self.ipv6.is_some()
+            };
+            let is_node = self.wires().any(|(own, ..)| own == *host);
+            check(
+                is_host(*host) && has_wire && !is_node,
+                ConfigError::NoWitness(*host),
+            );
         }
         for (own, peer, announce) in self.wires() {
             for address in [own, peer] {
@@ -217,6 +239,27 @@ impl Config {
     /// Own addresses that must be on the leg.
     pub(crate) fn addresses(&self) -> Vec<IpAddr> {
         self.wires().map(|(own, ..)| own).collect()
+    }
+
+    /// Whether anybody on the leg is asked for signs of life.
+    pub(crate) fn asks(&self) -> bool {
+        self.witness.is_some() || !self.neighbours.is_empty()
+    }
+
+    /// The peer's addresses on the leg.
+    pub(crate) fn peers(&self) -> impl Iterator<Item = IpAddr> {
+        self.wires().map(|(_, peer, _)| peer)
+    }
+
+    /// One listed address of each family that others on the leg would ask for.
+    pub(crate) fn listed(&self) -> impl Iterator<Item = IpAddr> {
+        self.wires().filter_map(|(.., listed)| {
+            let mut global = listed.into_iter().filter(|address| match address {
+                IpAddr::V4(_) => true,
+                IpAddr::V6(address) => !address.is_unicast_link_local(),
+            });
+            global.next()
+        })
     }
 
     /// Own and peer's address as the election knows them: one pair for all wires, so that both nodes order themselves
@@ -320,6 +363,12 @@ pub enum ConfigError {
     /// An address no host can have.
     #[error("{0} is no address of a host")]
     NotAHost(IpAddr),
+    /// Too many neighbours.
+    #[error("at most {MAX_NEIGHBOURS} hosts are asked beside the witness, not {0}")]
+    Neighbours(usize),
+    /// Asked in vain.
+    #[error("{0} cannot be asked for signs of life: it is no other host, or of a family without adverts")]
+    NoWitness(IpAddr),
     /// Own and peer address are the same.
     #[error("the peer's address {0} is this node's own")]
     PeerIsSelf(IpAddr),
@@ -369,6 +418,8 @@ pub(crate) mod tests {
             announce_rounds: Config::ANNOUNCE_ROUNDS,
             announce_refresh: Config::ANNOUNCE_REFRESH,
             auth: None,
+            witness: None,
+            neighbours: Vec::new(),
             main_silence: Config::MAIN_SILENCE,
         }
     }

@@ -224,7 +224,7 @@ mod tests {
     fn only_the_documented_ranges_are_accepted() {
         for n in 0..=u8::MAX {
             assert_eq!(Vrid::new(n).is_ok(), n != 0);
-            assert_eq!(Priority::configured(n).is_ok(), (1..=254).contains(&n));
+            assert_eq!(Priority::configured(n).is_ok(), (3..=254).contains(&n));
             assert_eq!(Priority::from_wire(n).get(), n);
         }
         for n in 0..=u16::MAX {

@@ -100,6 +100,12 @@ impl Health {
         self.0 & bits.0 == bits.0
     }
 
+    /// These bits without those of `bits`.
+    #[must_use]
+    pub const fn without(self, bits: Self) -> Self {
+        Self(self.0 & !bits.0)
+    }
+
     /// These bits and those of `bits`.
     #[must_use]
     pub const fn with(self, bits: Self) -> Self {

@@ -1,7 +1,9 @@
-//! Classic BPF programs of the two packet sockets.
+//! Classic BPF programs of the packet sockets.
 //!
-//! Adverts of the peer have a socket of their own, so that a flood of ARP or of strangers' adverts cannot push them out
-//! of its buffer.
+//! Adverts of the peer, and answers to this node's questions, have sockets of their own, so that a flood of ARP or of
+//! strangers' adverts cannot push them out of the buffer, nor wake anybody.
+
+use std::net::{IpAddr, Ipv6Addr};
 
 use socket2::SockFilter;
 
@@ -28,6 +30,12 @@ const SOURCE_AT: u32 = 26;
 const NEXT_HEADER_AT: u32 = 20;
 const SOURCE6_AT: u32 = 22;
 const ICMPV6_TYPE_AT: u32 = 54;
+/// Target of an advertisement.
+const TARGET6_AT: u32 = 62;
+/// Operation and sender's address in ARP.
+const OPERATION_AT: u32 = 20;
+const SENDER_AT: u32 = 28;
+const REPLY: u32 = 2;
 /// ICMPv6 types of neighbour solicitations and advertisements.
 const SOLICITATION: u8 = 135;
 const ADVERTISEMENT: u8 = 136;
@@ -101,7 +109,7 @@ impl Rules {
             self.0.push((test.load, 0, 0, test.at));
             // To the next rule: over the tests that are left, two instructions each, and the verdict.
             let over = 2 * (tests.len() - 1 - number) + 1;
-            let over = u8::try_from(over).expect("a rule has at most six tests");
+            let over = u8::try_from(over).expect("a rule has at most seven tests");
             self.0.push((JUMP_EQUAL, 0, over, test.value));
         }
         self.0.push(verdict(bytes));
@@ -115,12 +123,7 @@ impl Rules {
         }
         if let Some(wire) = &config.ipv6 {
             let mut tests = VRRP6.to_vec();
-            for (at, four) in (SOURCE6_AT..)
-                .step_by(4)
-                .zip(wire.peer.octets().as_chunks::<4>().0)
-            {
-                tests.push(word(at, u32::from_be_bytes(*four)));
-            }
+            tests.extend(words(SOURCE6_AT, wire.peer));
             self.decide(&tests, bytes);
         }
     }
@@ -166,6 +169,44 @@ fn all_but_peer(config: &Config) -> Rules {
     rules.end()
 }
 
+/// Untagged ARP replies and advertisements of the witness, and of whoever has the listed addresses.
+pub(super) fn answers(config: &Config) -> Vec<SockFilter> {
+    only_answers(config).program()
+}
+
+fn only_answers(config: &Config) -> Rules {
+    let mut rules = Rules::new();
+    for address in config.witness.into_iter().chain(config.listed()) {
+        match address {
+            IpAddr::V4(address) => {
+                let reply = Test {
+                    load: LOAD_HALF,
+                    at: OPERATION_AT,
+                    value: REPLY,
+                };
+                let sender = word(SENDER_AT, u32::from(address));
+                rules.decide(&[ethertype(ETHERTYPE_ARP), reply, sender], WHOLE);
+            }
+            IpAddr::V6(address) => {
+                let mut tests = ICMPV6.to_vec();
+                tests.push(byte(ICMPV6_TYPE_AT, ADVERTISEMENT));
+                tests.extend(words(TARGET6_AT, address));
+                rules.decide(&tests, WHOLE);
+            }
+        }
+    }
+    rules.end()
+}
+
+/// Tests for an address at this offset.
+fn words(at: u32, address: Ipv6Addr) -> impl Iterator<Item = Test> {
+    let fours = address.octets().as_chunks::<4>().0.to_vec();
+    (at..)
+        .step_by(4)
+        .zip(fours)
+        .map(|(at, four)| word(at, u32::from_be_bytes(four)))
+}
+
 /// Nothing at all: until a socket is bound and filtered it must not collect frames of other interfaces.
 pub(super) fn nothing() -> Vec<SockFilter> {
     vec![SockFilter::new(RETURN, 0, 0, NOTHING)]
@@ -173,7 +214,7 @@ pub(super) fn nothing() -> Vec<SockFilter> {
 
 #[cfg(test)]
 mod tests {
-    use std::net::{Ipv4Addr, Ipv6Addr};
+    use std::net::Ipv4Addr;
 
     use super::*;
     use crate::config::{Wire, tests::sample};
@@ -278,6 +319,28 @@ mod tests {
             tcp[23] = 6;
             assert_eq!(verdicts(&tcp), to_none);
             assert_eq!(verdicts(&ndp[..40]), to_none);
+        }
+    }
+
+    #[test]
+    fn only_answers_of_the_witness_and_for_the_pairs_addresses_wake_the_thread() {
+        let (gateway, gateway6) = (Ipv4Addr::new(192, 168, 100, 1), PEER6);
+        let vip = Ipv4Addr::new(192, 168, 100, 100);
+        for (config, witness) in configs().into_iter().zip([true, false, true]) {
+            let config = Config {
+                witness: Some(if witness { gateway.into() } else { gateway6.into() }),
+                ..config
+            };
+            let rules = only_answers(&config);
+            let taken = |frame: &[u8]| run(&rules, frame, 0, false) == WHOLE;
+            let reply = |of| Arp::gratuitous(of, MAC, Form::Reply).emit_frame(Mac::BROADCAST);
+            let question = Arp::gratuitous(gateway, MAC, Form::Request).emit_frame(Mac::BROADCAST);
+            let advertised = |of| Message::unsolicited(of, MAC, false).emit_frame(MAC);
+            assert_eq!(taken(&reply(gateway)), witness);
+            assert_eq!(taken(&reply(vip)), config.ipv4.is_some());
+            assert_eq!(taken(&advertised(gateway6)), !witness);
+            assert!(!taken(&question) && !taken(&reply(PEER)));
+            assert!(!taken(&advertised("2001:db8::99".parse().unwrap())));
         }
     }
 

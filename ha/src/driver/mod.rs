@@ -15,9 +15,11 @@ mod leg;
 mod neighbour;
 mod other;
 mod privilege;
+pub(crate) mod reception;
 mod router;
 mod sockets;
 mod voice;
+mod witness;
 
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -149,6 +151,7 @@ impl<S: LeaseSink> Driver<S> {
                 Verdict::SpokeAgain => router.election.handle(now, Input::MainSpokeAgain),
                 Verdict::AsBefore => {}
             }
+            router.check_hearing(now, &mut self.counters);
             router.election.handle(now, Input::DeadlineReached);
         }
         self.carry_out(now);
@@ -227,6 +230,11 @@ impl<S: LeaseSink> Driver<S> {
                     router
                         .announcer
                         .handle(now, announce::Input::ConflictSeen(address));
+                }
+            }
+            ToHa::Health(health) => {
+                if let Some(router) = &mut self.router {
+                    router.set_health(health);
                 }
             }
             ToHa::HandOver => self.tell_election(now, Input::HandOverOrdered),

@@ -26,6 +26,11 @@ impl PeerMac {
         self.known = Some((mac, now));
     }
 
+    /// Whether the peer is known to be at `mac`.
+    pub(super) fn is_at(&self, mac: Mac) -> bool {
+        self.known.is_some_and(|(known, _)| known == mac)
+    }
+
     /// Where to send to.
     pub(super) fn destination(&self) -> Mac {
         self.known.map_or(Mac::BROADCAST, |(mac, _)| mac)

@@ -10,11 +10,12 @@ use super::families::Families;
 use super::leg::{Leg, LegView};
 use super::neighbour::PeerMac;
 use super::other::OtherLeg;
+use super::reception::{self, Reception};
 use super::sockets::{Heard, LegSockets};
 use super::voice::{Taken, Voice, VoiceCounters};
 use super::{LeaseSink, advert_frame};
 use crate::announce::{self, Announcer, OwnedAddress};
-use crate::auth::{self, Spoken};
+use crate::auth::{self, Health, Spoken};
 use crate::config::{Config, Transport, Wire};
 use crate::election::{Alarm, Election, Input, LegFault, Output, PairMessage};
 use crate::error::Error;
@@ -51,6 +52,7 @@ pub(super) struct Router {
     pub(super) announcer: Announcer,
     /// Where adverts are authenticated.
     pub(super) voice: Option<Voice>,
+    reception: Reception,
     pub(super) wire: WireCounters,
     /// When the sockets were last read.
     read_at: MonoTime,
@@ -81,6 +83,7 @@ impl Router {
             alarms: Vec::new(),
             election: Election::new(now, config.election(), epoch),
             announcer,
+            reception: Reception::new(now, &config),
             wire: WireCounters::default(),
             read_at: now,
             lease_until: MonoTime::ZERO,
@@ -101,8 +104,20 @@ impl Router {
         if let (Some(voice), Some(auth)) = (&mut self.voice, &config.auth) {
             voice.reconfigure(auth.clone());
         }
+        let asked = |config: &Config| (config.witness, config.neighbours.clone(), config.advert_interval);
+        if asked(&self.config) != asked(&config) {
+            self.reception.restart(now, &config);
+            // The filter of the answers goes by the witness.
+            self.sockets = None;
+            self.view = Err(LegFault::Unknown);
+        }
         self.config = config;
         Ok(())
+    }
+
+    /// What the main process knows of this node.
+    pub(super) fn set_health(&mut self, health: Health) {
+        self.reception.set_of_main(health);
     }
 
     pub(super) fn leg_fault(&self) -> Option<LegFault> {
@@ -123,7 +138,7 @@ impl Router {
 
     /// Descriptors that wake the thread when a message of the peer arrives.
     pub(super) fn wakes(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        let adverts = self.sockets.iter().map(LegSockets::wakes);
+        let adverts = self.sockets.iter().flat_map(LegSockets::wakes);
         adverts.chain(self.voice.iter().flat_map(Voice::wakes))
     }
 
@@ -132,6 +147,7 @@ impl Router {
             .deadline()
             .into_iter()
             .chain(self.announcer.deadline())
+            .chain(self.sockets.as_ref().and_then(|_| self.reception.deadline()))
             .chain(self.voice.as_ref().map(Voice::due))
             .min()
     }
@@ -191,6 +207,9 @@ impl Router {
         counters.legs_opened += 1;
         self.sockets = Some(sockets);
         self.neighbour = PeerMac::default();
+        self.reception.restart(now, &self.config);
+        self.election
+            .handle(now, Input::ReceptionAsked(self.config.asks()));
         self.read_at = now;
         Ok(())
     }
@@ -203,10 +222,20 @@ impl Router {
         let Some(sockets) = self.sockets.take() else {
             return;
         };
-        let result = sockets.read(|source, frame, stamp| match source {
+        let result = sockets.read(|source, frame, stamp| {
             // A receive time later than `now` belongs to a frame that came in during this very turn.
-            Heard::PeerAdvert => self.hear_advert(now, times.of(stamp).min(now), frame),
-            Heard::Other => self.hear_other(now, times.of(stamp).min(now), frame),
+            let at = times.of(stamp).min(now);
+            if self
+                .mac
+                .is_none_or(|own| !frame.get(6..).is_some_and(|rest| rest.starts_with(&own.0)))
+            {
+                self.election.handle(now, Input::LegReceived(at));
+            }
+            match source {
+                Heard::PeerAdvert => self.hear_advert(now, at, frame),
+                Heard::Answer => self.hear_answer(now, at, frame),
+                Heard::Other => self.hear_other(now, at, frame),
+            }
         });
         if result.is_err() {
             counters.read_errors += 1;
@@ -219,8 +248,16 @@ impl Router {
         let Some(voice) = &mut self.voice else { return };
         let settings = *self.election.settings();
         let plain = PairMessage::plain(now, settings.peer, settings.priority, settings.interval);
-        let election = &mut self.election;
-        voice.read(now, times, plain, |taken| hear(election, now, taken));
+        let (election, reception, config) = (&mut self.election, &mut self.reception, &self.config);
+        voice.read(now, times, plain, |ifname, taken| {
+            if ifname == config.ifname
+                && let Taken::Message(message) = taken
+            {
+                election.handle(now, Input::LegReceived(message.at));
+                reception.peer_heard(message.at, config, election);
+            }
+            hear(election, now, taken);
+        });
     }
 
     /// Adds what the kernel had no room for to the counters.
@@ -247,6 +284,7 @@ impl Router {
                     self.peer_mac = Some(src_mac);
                     self.neighbour.learn(now, src_mac);
                     self.compare_families(now, ipv6);
+                    self.reception.peer_heard(at, &self.config, &self.election);
                 }
                 hear(&mut self.election, now, taken);
             }
@@ -281,6 +319,50 @@ impl Router {
             }
             Ok(_) => self.hear_advert(now, at, frame),
             Err(error) => self.wire.count(error),
+        }
+    }
+
+    /// The witness answers, or whoever has an address of the pair's.
+    fn hear_answer(&mut self, now: MonoTime, at: MonoTime, frame: &[u8]) {
+        let answer = if let Ok(arp) = Arp::parse_frame(frame) {
+            Some((IpAddr::V4(arp.sender), arp.sender_mac))
+        } else {
+            let message = Message::parse_frame(frame).ok();
+            message.and_then(|(_, message)| Some((IpAddr::V6(message.target), message.mac?)))
+        };
+        let Some((address, mac)) = answer else { return };
+        self.reception.answered(now, address, mac, &self.config);
+        if self.config.listed().any(|listed| listed == address) && self.neighbour.is_at(mac) {
+            self.election.handle(now, Input::OwnerAnswered(at));
+        }
+    }
+
+    /// Asks who is to be asked, and tells election and peer what this node can do. After everything was read.
+    pub(super) fn check_hearing(&mut self, now: MonoTime, counters: &mut DriverCounters) {
+        if let (Some(sockets), Some(mac)) = (&self.sockets, self.mac) {
+            for question in self.reception.questions(now, mac, &self.config) {
+                if sockets.send_other(&question).is_err() {
+                    counters.questions_failed += 1;
+                }
+            }
+        }
+        let legs = self.view.is_ok() && self.other_faults.is_empty();
+        let says = self.reception.judge(now, legs, &mut self.election);
+        if let Some(voice) = &mut self.voice {
+            voice.leave_unsaid(self.reception.in_doubt());
+            if says {
+                voice.hurry(now);
+            }
+        }
+    }
+
+    /// Asks who has the addresses that this node is about to claim.
+    fn ask_for_owner(&self, mac: Mac, counters: &mut DriverCounters) {
+        let Some(sockets) = &self.sockets else { return };
+        for question in reception::owner_questions(&self.config, mac) {
+            if sockets.send_other(&question).is_err() {
+                counters.questions_failed += 1;
+            }
         }
     }
 
@@ -348,6 +430,9 @@ impl Router {
                     ..
                 } => {
                     let sent = self.send_advert(now, (kind, priority, interval), counters);
+                    if let (auth::Kind::Claim, Some(mac)) = (kind, self.mac) {
+                        self.ask_for_owner(mac, counters);
+                    }
                     let said = self
                         .voice
                         .as_mut()

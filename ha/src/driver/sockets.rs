@@ -1,4 +1,4 @@
-//! The leg's two packet sockets: adverts of the peer, and everything else worth hearing.
+//! The leg's packet sockets: adverts of the peer, answers to questions, and everything else worth hearing.
 
 use std::io::{self, IoSliceMut};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
@@ -118,10 +118,11 @@ pub(super) fn read_all(socket: &Socket, mut hear: impl FnMut(&[u8], Option<TimeS
     Ok(())
 }
 
-/// Both sockets of a leg.
+/// The sockets of a leg.
 #[derive(Debug)]
 pub(super) struct LegSockets {
     adverts: PacketSocket,
+    answers: PacketSocket,
     others: PacketSocket,
 }
 
@@ -135,25 +136,30 @@ impl LegSockets {
             (Some(_), Some(_)) | (None, None) => EVERY_ETHERTYPE,
         };
         let adverts = filter::peer_adverts(config);
+        let answers = filter::answers(config);
         let others = filter::everything_else(config);
         Ok(Self {
+            answers: PacketSocket::open(ifindex, EVERY_ETHERTYPE, &answers, OTHER_BUFFER)?,
             adverts: PacketSocket::open(ifindex, ethertype, &adverts, ADVERT_BUFFER)?,
             others: PacketSocket::open(ifindex, EVERY_ETHERTYPE, &others, OTHER_BUFFER)?,
         })
     }
 
-    /// To be polled: only adverts of the peer wake the thread.
-    pub(super) fn wakes(&self) -> BorrowedFd<'_> {
-        self.adverts.socket.as_fd()
+    /// To be polled: adverts of the peer and answers wake the thread, nothing else.
+    pub(super) fn wakes(&self) -> [BorrowedFd<'_>; 2] {
+        [&self.adverts, &self.answers].map(|of| of.socket.as_fd())
     }
 
-    /// Reads both sockets; the peer's adverts first.
+    /// Reads all sockets; the peer's adverts first.
     pub(super) fn read(&self, mut hear: impl FnMut(Heard, &[u8], Option<TimeSpec>)) -> io::Result<()> {
         let adverts = self
             .adverts
             .read(|frame, stamp| hear(Heard::PeerAdvert, frame, stamp));
+        let answers = self
+            .answers
+            .read(|frame, stamp| hear(Heard::Answer, frame, stamp));
         let others = self.others.read(|frame, stamp| hear(Heard::Other, frame, stamp));
-        adverts.and(others)
+        adverts.and(answers).and(others)
     }
 
     pub(super) fn send_advert(&self, frame: &[u8]) -> io::Result<()> {
@@ -168,7 +174,7 @@ impl LegSockets {
     /// Frames lost because a buffer was full since the last call: of the peer's adverts, of others.
     pub(super) fn drops(&self) -> (u64, u64) {
         let of = |socket: &PacketSocket| sys::packet_drops(socket.socket.as_fd()).map_or(0, u64::from);
-        (of(&self.adverts), of(&self.others))
+        (of(&self.adverts), of(&self.others) + of(&self.answers))
     }
 }
 
@@ -177,6 +183,9 @@ impl LegSockets {
 pub(super) enum Heard {
     /// An advert with the peer's source address.
     PeerAdvert,
+    /// ARP or ND that answers a question of this node's: of the witness, or for an address of the pair's. Comes as
+    /// [`Self::Other`] as well.
+    Answer,
     /// ARP, ND, or an advert of somebody else.
     Other,
 }

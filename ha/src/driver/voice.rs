@@ -7,18 +7,17 @@ use serde::{Deserialize, Serialize};
 
 use super::clock::ReceiveTimes;
 use super::datagrams::DatagramSocket;
+use super::reception::DATAGRAM_NANOS;
 use crate::auth::key::Signer;
 use crate::auth::session::Oddity;
 use crate::auth::word::Disbelief;
-use crate::auth::{Freshness, KeyId, Kind, Purpose, Session, Spoken, Word};
+use crate::auth::{Freshness, Health, KeyId, Kind, Purpose, Session, Spoken, Word};
 use crate::config::{Auth, Rollout};
 use crate::election::{Election, PairMessage, Said};
 use crate::units::{MonoTime, Vrid};
 use crate::wire::Address;
 use crate::wire::advert::Advert;
 
-/// Longest time between two datagrams. Nanoseconds.
-const DATAGRAM_NANOS: u64 = 50_000_000;
 /// A path whose socket could not be opened is tried again after this. Nanoseconds.
 const REOPEN_NANOS: u64 = 1_000_000_000;
 
@@ -89,6 +88,8 @@ pub(super) struct Voice {
     paths: Vec<Path>,
     due: MonoTime,
     last: Option<Spoken>,
+    /// What must not be said of this node's health at the moment.
+    unsaid: Health,
     pub(super) counters: VoiceCounters,
 }
 
@@ -108,6 +109,7 @@ impl Voice {
             paths: closed(&auth),
             due: now,
             last: None,
+            unsaid: Health::default(),
             counters: VoiceCounters::default(),
             auth,
             vrid,
@@ -137,6 +139,16 @@ impl Voice {
         sockets.map(AsFd::as_fd)
     }
 
+    /// The next datagram is due now.
+    pub(super) fn hurry(&mut self, now: MonoTime) {
+        self.due = self.due.min(now);
+    }
+
+    /// Bits of this node's health that are in doubt.
+    pub(super) fn leave_unsaid(&mut self, bits: Health) {
+        self.unsaid = bits;
+    }
+
     /// What was said last.
     pub(super) const fn last(&self) -> Option<Spoken> {
         self.last
@@ -155,7 +167,7 @@ impl Voice {
             epoch: election.epoch_said(kind),
             generation: self.auth.generation,
             owned_digest: 0,
-            health: election.health_at(now),
+            health: election.health_at(now).without(self.unsaid),
         };
         let key = self.auth.keys.to_sign(self.peer_newest);
         let spoken = Spoken { word, key };
@@ -277,30 +289,32 @@ impl Voice {
         left
     }
 
-    /// Reads every path. `plain` stands for what an advert of the peer would say by itself.
+    /// Reads every path; `take` gets each message with the interface it came by. `plain` stands for what an advert of the
+    /// peer would say by itself.
     pub(super) fn read(
         &mut self,
         now: MonoTime,
         times: &ReceiveTimes,
         plain: PairMessage,
-        mut take: impl FnMut(Taken),
+        mut take: impl FnMut(&str, Taken),
     ) {
         let mut arrived = Vec::new();
-        for path in &mut self.paths {
+        for (number, path) in self.paths.iter_mut().enumerate() {
             let Some(socket) = &path.socket else { continue };
             let read = socket.read(|datagram, stamp| {
-                arrived.push((times.of(stamp).min(now), datagram.to_vec()));
+                arrived.push((times.of(stamp).min(now), number, datagram.to_vec()));
             });
             if read.is_err() {
                 path.socket = None;
             }
         }
-        arrived.sort_by_key(|(at, _)| *at);
-        for (at, datagram) in arrived {
+        arrived.sort_by_key(|(at, ..)| *at);
+        for (at, number, datagram) in arrived {
             match Word::open(&self.datagrams, &[&[self.vrid.get()]], &datagram) {
                 Ok(word) => {
                     self.counters.datagrams_heard += 1;
-                    take(self.take(now, &word, PairMessage { at, ..plain }));
+                    let taken = self.take(now, &word, PairMessage { at, ..plain });
+                    take(&self.auth.paths[number].ifname, taken);
                 }
                 Err(disbelief) => self.counters.count(disbelief),
             }

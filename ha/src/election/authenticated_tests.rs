@@ -1,14 +1,19 @@
 //! Two authenticated nodes with a leg and a peer link, each of which can be cut or lose one direction; paused, killed,
 //! deafened, put back to a snapshot, and fed with recordings. Who owns is read from both lease cells every quarter of a
-//! millisecond. Slewed clocks and stalls are `pair_tests`' business: the lease's arithmetic is the same.
+//! millisecond. What a node knows of its own hearing is the driver's own machine. Slewed clocks and stalls are `pair_tests`' business: the lease's arithmetic is the same.
 
 use std::net::{IpAddr, Ipv4Addr};
+use std::rc::Rc;
 
 use proptest::prelude::*;
 
 use super::*;
-use crate::auth::{Health, Kind, Session, Stamp};
+use crate::auth::{Health, Key, KeyId, Kind, PairKeys, Session, Stamp};
+use crate::config::tests::sample;
+use crate::config::{Auth, Config, DatagramPath, Rollout};
+use crate::driver::reception::Reception;
 use crate::units::{Centiseconds, MonoTime, Priority};
+use crate::wire::Mac;
 
 const MS: u64 = 1_000_000;
 /// Time between two looks at everything. Nanoseconds.
@@ -19,7 +24,9 @@ const ADDRESSES: [IpAddr; 2] = [
 ];
 /// Longest time between two HA datagrams. Nanoseconds.
 const DATAGRAM: u64 = 50 * MS;
-const FINE: Health = Health::DATAPLANE.with(Health::LEGS);
+/// What answers both nodes on the leg.
+const WITNESS: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1));
+const MAC: Mac = Mac([2, 0, 0, 0, 0, 1]);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fault {
@@ -31,6 +38,8 @@ enum Fault {
     Deaf(usize),
     /// This node's leg has no carrier.
     Carrier(usize),
+    /// Nobody but the nodes says anything on the leg.
+    Witness,
     /// The peer link carries nothing.
     Link,
     /// What this node sends on the peer link does not arrive.
@@ -54,10 +63,18 @@ struct Message {
     stamp: Stamp,
 }
 
+/// Ways of messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Path {
+    Leg,
+    Link,
+}
+
 #[derive(Clone)]
 struct Machine {
     election: Election,
     session: Session,
+    reception: Reception,
     cell: MonoTime,
     /// When the next datagram is due.
     datagram_at: MonoTime,
@@ -67,7 +84,7 @@ struct Node {
     machine: Option<Machine>,
     /// When it was taken, by the clock of the node.
     snapshot: Option<(MonoTime, Machine)>,
-    inbox: Vec<(bool, Message)>,
+    inbox: Vec<(Path, Message)>,
     /// Time its clock stood still.
     lag: u64,
     carrier: bool,
@@ -78,6 +95,7 @@ struct Node {
 struct Pair {
     nodes: [Node; 2],
     settings: [Settings; 2],
+    configs: [Rc<Config>; 2],
     real: u64,
     link: bool,
     targets: bool,
@@ -103,6 +121,10 @@ impl Pair {
             peer: ADDRESSES[1 - index],
             authenticated: true,
         });
+        let key = Key {
+            id: KeyId(1),
+            secret: [1; 32],
+        };
         let node = || Node {
             machine: None,
             snapshot: None,
@@ -111,8 +133,26 @@ impl Pair {
             carrier: false,
             stored: 0,
         };
+        let config = |settings: Settings| Config {
+            advert_interval: settings.interval,
+            auth: Some(Auth {
+                keys: PairKeys::new([9; 16], vec![key.clone()]).unwrap(),
+                node: 1,
+                rollout: Rollout::Enforce,
+                paths: vec![DatagramPath {
+                    ifname: sample().ifname,
+                    own: (settings.address, 8471).into(),
+                    peer: (settings.peer, 8471).into(),
+                }],
+                epoch: 0,
+                generation: 0,
+            }),
+            witness: targets.then_some(WITNESS),
+            ..sample()
+        };
         let mut pair = Self {
             nodes: [node(), node()],
+            configs: settings.map(|settings| Rc::new(config(settings))),
             settings,
             real: 10_000 * MS,
             link,
@@ -148,13 +188,15 @@ impl Pair {
         let now = self.now(index);
         let mut election = Election::new(now, self.settings[index], self.nodes[index].stored);
         election.handle(now, Input::ReceptionAsked(self.targets));
-        election.handle(now, Input::HealthChanged(FINE));
+        let mut reception = Reception::new(now, &self.configs[index]);
+        reception.set_of_main(Health::DATAPLANE);
         let session = Session::new(self.random(), self.random());
         self.nodes[index].carrier = false;
         self.nodes[index].inbox.clear();
         self.nodes[index].machine = Some(Machine {
             election,
             session,
+            reception,
             cell: MonoTime::ZERO,
             datagram_at: now,
         });
@@ -184,19 +226,21 @@ impl Pair {
 
     /// Whether the leg of `index` receives what others than the peer send.
     fn hears_others(&self, index: usize) -> bool {
-        !self.is(Fault::Parted(index)) && !self.is(Fault::Deaf(index)) && !self.is(Fault::Carrier(index))
+        !self.is(Fault::Parted(index))
+            && !self.is(Fault::Deaf(index))
+            && !self.is(Fault::Carrier(index))
+            && !self.is(Fault::Witness)
     }
 
-    /// `advert`: on the leg, else a datagram, which takes the leg where there is no link.
-    fn send(&mut self, message: Message, advert: bool) {
+    fn send(&mut self, message: Message, path: Path) {
         self.recorded.push(message);
         let (from, to) = (message.from, 1 - message.from);
-        let by_leg = (advert || !self.link) && self.leg_carries(from);
-        let by_link = !advert && self.link_carries(from);
-        for carried in [by_leg, by_link] {
-            if carried {
-                self.nodes[to].inbox.push((by_leg, message));
-            }
+        let carried = match path {
+            Path::Leg => self.leg_carries(from),
+            Path::Link => self.link_carries(from),
+        };
+        if carried {
+            self.nodes[to].inbox.push((path, message));
         }
     }
 
@@ -233,23 +277,24 @@ impl Pair {
         let Machine {
             election,
             session,
+            reception,
             cell,
             datagram_at,
         } = &mut machine;
+        let config = Rc::clone(&self.configs[index]);
         let carrier = !self.is(Fault::Carrier(index));
         if carrier != self.nodes[index].carrier {
             self.nodes[index].carrier = carrier;
             let fault = Input::LegFailed(LegFault::NoCarrier);
             election.handle(now, if carrier { Input::LegBecameUsable } else { fault });
-            let legs = if carrier { FINE } else { Health::DATAPLANE };
-            election.handle(now, Input::HealthChanged(legs));
+            if carrier {
+                reception.restart(now, &config);
+            }
         }
-        if self.hears_others(index) {
-            election.handle(now, Input::LegReceived(now));
-        }
-        for (by_leg, message) in std::mem::take(&mut self.nodes[index].inbox) {
-            if by_leg {
+        for (path, message) in std::mem::take(&mut self.nodes[index].inbox) {
+            if path == Path::Leg {
                 election.handle(now, Input::LegReceived(now));
+                reception.peer_heard(now, &config, election);
             }
             if message.from == index {
                 continue;
@@ -275,6 +320,13 @@ impl Pair {
                 }),
             );
         }
+        if carrier && !reception.questions(now, MAC, &config).is_empty() && self.hears_others(index) {
+            election.handle(now, Input::LegReceived(now));
+            reception.answered(now, WITNESS, MAC, &config);
+        }
+        if reception.judge(now, carrier, election) {
+            *datagram_at = now;
+        }
         election.handle(now, Input::DeadlineReached);
         let mut said = None;
         while let Some(output) = election.poll_output() {
@@ -286,9 +338,10 @@ impl Pair {
                     ..
                 } => {
                     said = Some(kind);
-                    self.speak(index, session, election, kind, epoch, true);
-                    if self.link {
-                        self.speak(index, session, election, kind, epoch, false);
+                    // The advert, then the datagrams.
+                    let unsaid = reception.in_doubt();
+                    for path in [Path::Leg, Path::Leg, Path::Link] {
+                        self.speak(index, session, (election, unsaid), kind, epoch, path);
                     }
                     election.handle(now, Input::AdvertLeft { kind, decided_at });
                 }
@@ -303,14 +356,17 @@ impl Pair {
                 | Output::RaiseAlarm(_) => {}
             }
         }
-        if said.is_some() && self.link {
+        if said.is_some() {
             *datagram_at = now.plus(DATAGRAM.min(self.settings[index].interval.as_nanos()));
         }
         if now >= *datagram_at {
             *datagram_at = now.plus(DATAGRAM.min(self.settings[index].interval.as_nanos()));
             let kind = election.role_kind();
             let epoch = election.status().epoch;
-            self.speak(index, session, election, kind, epoch, false);
+            for path in [Path::Leg, Path::Link] {
+                let unsaid = reception.in_doubt();
+                self.speak(index, session, (election, unsaid), kind, epoch, path);
+            }
         }
         self.nodes[index].machine = Some(machine);
     }
@@ -319,10 +375,10 @@ impl Pair {
         &mut self,
         index: usize,
         session: &mut Session,
-        election: &Election,
+        (election, unsaid): (&Election, Health),
         kind: Kind,
         epoch: u64,
-        advert: bool,
+        path: Path,
     ) {
         let now = self.now(index);
         let message = Message {
@@ -330,11 +386,13 @@ impl Pair {
             kind,
             priority: self.settings[index].priority,
             epoch,
-            health: election.health_at(now),
+            health: election.health_at(now).without(unsaid),
             hears_twins: session.hears_twins(now),
             stamp: session.stamp(now),
         };
-        self.send(message, advert);
+        if path == Path::Leg || self.link {
+            self.send(message, path);
+        }
     }
 
     fn holds(&self, index: usize) -> bool {
@@ -357,7 +415,7 @@ impl Pair {
             for _ in 0..10 {
                 let nth = usize::try_from(self.random()).unwrap() % self.recorded.len();
                 let message = self.recorded[nth];
-                self.nodes[to].inbox.push((true, message));
+                self.nodes[to].inbox.push((Path::Leg, message));
             }
         }
         for index in 0..2 {
@@ -442,6 +500,40 @@ fn without_the_leg_the_link_keeps_the_owner_and_health_decides() {
     );
     assert_eq!(seen, [Some(0), Some(1), Some(1)]);
     assert_eq!(pair.double_nanos(), 0);
+}
+
+#[test]
+fn an_owner_cut_off_from_the_witness_gives_way_within_a_silence_of_three_questions() {
+    for start in 4_000..4_010 {
+        let (seen, pair) = owners(
+            10,
+            true,
+            &[(start, 7_000, Fault::Parted(0))],
+            &[start - 1, start + 18],
+        );
+        assert_eq!(seen, [Some(0), Some(1)], "cut at {start}");
+        assert_eq!(pair.double_nanos(), 0);
+    }
+}
+
+#[test]
+fn a_witness_that_falls_silent_for_both_moves_nothing() {
+    for interval in [10, 100, 1_000] {
+        for link in [false, true] {
+            let (seen, pair) = owners(
+                interval,
+                link,
+                &[(6_000, 9_000, Fault::Witness)],
+                &[5_900, 8_900, 12_000],
+            );
+            assert_eq!(seen, [Some(0); 3], "{interval} ms, link {link}");
+            let terms = |index: usize| {
+                let machine = pair.nodes[index].machine.as_ref().unwrap();
+                machine.election.counters().became_active
+            };
+            assert_eq!((terms(0), terms(1)), (1, 0), "{interval} ms, link {link}");
+        }
+    }
 }
 
 #[test]
@@ -584,7 +676,7 @@ fn a_lost_carrier_is_told_by_the_link_within_milliseconds() {
 }
 
 fn fault() -> impl Strategy<Value = Fault> {
-    (0_usize..9, 0_usize..2).prop_map(|(kind, node)| match kind {
+    (0_usize..10, 0_usize..2).prop_map(|(kind, node)| match kind {
         0 => Fault::Parted(node),
         1 => Fault::LegMute(node),
         2 => Fault::Deaf(node),
@@ -593,6 +685,7 @@ fn fault() -> impl Strategy<Value = Fault> {
         5 => Fault::LinkMute(node),
         6 => Fault::Pause(node),
         7 => Fault::Kill(node),
+        8 => Fault::Witness,
         _ => Fault::Revert(node),
     })
 }

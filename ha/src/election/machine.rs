@@ -81,6 +81,10 @@ struct Peer {
     at: MonoTime,
     /// When it last proved that it hears this node.
     proved_at: Option<MonoTime>,
+    /// Since when it has been able to do more than this node.
+    better_since: Option<MonoTime>,
+    /// It said so after it had heard what this node has lost.
+    compared: bool,
 }
 
 /// The election of one virtual router on one node.
@@ -118,6 +122,10 @@ pub struct Election {
     unproved_since: Option<MonoTime>,
     /// Without [`Health::RECEIVES`]: that the machine knows itself.
     health: Health,
+    /// When this node last became able to do less.
+    fell_at: MonoTime,
+    /// When the last question was asked that the silent witness left unanswered.
+    looked_at: MonoTime,
     /// Somebody on the leg is asked for signs of life.
     reception_asked: bool,
     leg_received_at: MonoTime,
@@ -153,6 +161,8 @@ impl Election {
             peer: None,
             unproved_since: None,
             health: Health::default(),
+            fell_at: MonoTime::ZERO,
+            looked_at: MonoTime::ZERO,
             reception_asked: false,
             leg_received_at: MonoTime::ZERO,
             cloned_at: None,
@@ -303,7 +313,38 @@ impl Election {
             (State::Initialize | State::Standby { .. }, Input::Repeated) => {}
             (_, Input::LegReceived(at)) => self.leg_received_at = self.leg_received_at.max(at),
             (_, Input::ReceptionAsked(asked)) => self.reception_asked = asked,
-            (_, Input::HealthChanged(health)) => self.health = health,
+            (_, Input::HealthChanged(health)) => {
+                if !health.has(self.health) {
+                    self.fell_at = now;
+                    if let Some(peer) = &mut self.peer {
+                        peer.compared = false;
+                    }
+                }
+                self.health = health;
+            }
+            (State::Initialize | State::Standby { .. }, Input::WitnessLeftUnanswered(at)) => {
+                self.looked_at = at;
+            }
+            (State::Active(_), Input::WitnessLeftUnanswered(at)) => {
+                self.looked_at = at;
+                self.yield_to_healthier(now);
+            }
+            (
+                State::Standby {
+                    active_down_at,
+                    phase: Phase::Claiming { .. },
+                },
+                Input::OwnerAnswered(at),
+            ) => self.hear_owner_answer(now, at, active_down_at),
+            (
+                State::Initialize
+                | State::Standby {
+                    phase: Phase::Waiting | Phase::Released | Phase::Preempting { .. },
+                    ..
+                }
+                | State::Active(_),
+                Input::OwnerAnswered(_),
+            ) => {}
             (
                 State::Active(tenure),
                 Input::AdvertLeft {

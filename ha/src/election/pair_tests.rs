@@ -442,7 +442,7 @@ fn ops(guarded: impl Strategy<Value = bool>) -> impl Strategy<Value = Vec<(u64, 
 prop_compose! {
     fn stalling()(
         hundredths in prop_oneof![Just(1u16), Just(2), Just(10), Just(30)],
-        priorities in [1u8..255, 1u8..255],
+        priorities in [3u8..255, 3u8..255],
         preempt: [bool; 2],
         rates in [910u64..=1090, 910u64..=1090],
         start in [0..1_500 * MS, 0..1_500 * MS],
@@ -462,7 +462,7 @@ prop_compose! {
     fn lossy()(
         hundredths in prop_oneof![Just(1u16), Just(2), Just(10), Just(30)],
         // A skew above the jitter: with priority 254 three intervals hold no margin at all.
-        priorities in [1u8..220, 1u8..220],
+        priorities in [3u8..220, 3u8..220],
         preempt: [bool; 2],
         start in [0..1_500 * MS, 0..1_500 * MS],
         ops in ops(Just(true)),

@@ -44,6 +44,8 @@ pub struct ElectionCounters {
     pub unproved_received: u64,
     /// Times the wait was over and this node did not take over, because its leg received nothing.
     pub deaf: u64,
+    /// Times the peer answered for an owned address while none of its adverts arrived.
+    pub owner_answered: u64,
     /// Messages of a peer that hears a clone of this node.
     pub cloned: u64,
 }
@@ -80,7 +82,7 @@ const ALARM_EVERY_NANOS: u64 = 60_000_000_000;
 
 /// When each kind of alarm was last raised.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct AlarmMemory([Option<MonoTime>; 12]);
+pub(super) struct AlarmMemory([Option<MonoTime>; 13]);
 
 impl AlarmMemory {
     /// Whether `alarm` may be raised now; remembers that it was.
@@ -98,6 +100,7 @@ impl AlarmMemory {
             Alarm::UnprovedOwner => 9,
             Alarm::Deaf => 10,
             Alarm::Cloned => 11,
+            Alarm::AdvertsLost => 12,
         };
         let last: &mut Option<MonoTime> = &mut self.0[kind];
         if last.is_some_and(|at| now.since(at) < ALARM_EVERY_NANOS) {

@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr};
 
 use super::*;
-use crate::auth::Kind;
+use crate::auth::{Health, Kind};
 use crate::lease;
 use crate::units::{Centiseconds, MonoTime, Priority};
 
@@ -311,6 +311,24 @@ fn every_state_and_input_has_its_answer() {
         ("claiming", "main speaks", Standby, &[]),
         ("preempting", "main speaks", Standby, &[]),
         ("active", "main speaks", Active, &[]),
+        ("initialize", "owner answers", Initialize, &[]),
+        ("waiting", "owner answers", Standby, &[]),
+        ("released", "owner answers", Standby, &[]),
+        ("claiming", "owner answers", Standby, &["alarm AdvertsLost"]),
+        ("preempting", "owner answers", Standby, &[]),
+        ("active", "owner answers", Active, &[]),
+        ("initialize", "health", Initialize, &[]),
+        ("waiting", "health", Standby, &[]),
+        ("released", "health", Standby, &[]),
+        ("claiming", "health", Standby, &[]),
+        ("preempting", "health", Standby, &[]),
+        ("active", "health", Active, &[]),
+        ("initialize", "unanswered", Initialize, &[]),
+        ("waiting", "unanswered", Standby, &[]),
+        ("released", "unanswered", Standby, &[]),
+        ("claiming", "unanswered", Standby, &[]),
+        ("preempting", "unanswered", Standby, &[]),
+        ("active", "unanswered", Active, &[]),
         ("initialize", "reconfigured", Initialize, &[]),
         ("waiting", "reconfigured", Standby, &[]),
         ("released", "reconfigured", Standby, &[]),
@@ -349,6 +367,9 @@ fn every_state_and_input_has_its_answer() {
             "stop" => bench.give(Input::StopOrdered),
             "main silent" => bench.give(Input::MainFellSilent),
             "main speaks" => bench.give(Input::MainSpokeAgain),
+            "owner answers" => bench.give(Input::OwnerAnswered(bench.now)),
+            "unanswered" => bench.give(Input::WitnessLeftUnanswered(bench.now)),
+            "health" => bench.give(Input::HealthChanged(Health::LEGS)),
             "reconfigured" => bench.give(Input::Reconfigured(settings())),
             other => panic!("no such input: {other}"),
         }
@@ -900,6 +921,24 @@ fn a_silent_main_process_keeps_the_node_out_until_it_speaks() {
     bench.take();
     bench.give(Input::MainSpokeAgain);
     assert_eq!(bench.words(), ["standby BeganListening"]);
+}
+
+#[test]
+fn an_answer_for_an_owned_address_holds_a_claim_unless_it_is_older_than_the_claim() {
+    let mut bench = bench_in("claiming");
+    let asked_at = bench.now;
+    bench.give(Input::OwnerAnswered(asked_at.minus(1)));
+    assert_eq!(bench.words(), [""; 0]);
+    bench.pass(1);
+    bench.give(Input::OwnerAnswered(bench.now));
+    assert_eq!(bench.words(), ["alarm AdvertsLost"]);
+    assert_eq!(bench.machine.counters().owner_answered, 1);
+    bench.pass(INTERVAL / 2);
+    bench.give(Input::DeadlineReached);
+    assert_eq!(bench.machine.role(), Role::Standby, "it waits anew");
+    // Nobody answers any more.
+    bench.pass(4 * INTERVAL);
+    assert_eq!(bench.machine.role(), Role::Active);
 }
 
 #[test]

@@ -130,6 +130,10 @@ pub enum Input {
     ReceptionAsked(bool),
     /// This node can do this now.
     HealthChanged(Health),
+    /// The witness has been silent for some time, and to what it was asked at this moment it gave no answer in time either.
+    WitnessLeftUnanswered(MonoTime),
+    /// At this moment the peer's Ethernet address answered that an owned address is there: it holds a lease.
+    OwnerAnswered(MonoTime),
     /// An advert was given to the kernel without error, with carrier. `now` is after the send.
     AdvertLeft {
         /// Which.
@@ -274,6 +278,8 @@ pub enum Alarm {
     Deaf,
     /// The peer hears two nodes of this one's name: its disk or its memory was cloned. Neither owns while the peer can.
     Cloned,
+    /// The peer answers for the owned addresses, but none of its adverts arrive: a packet filter, or a switch, drops them.
+    AdvertsLost,
 }
 
 impl PairMessage {

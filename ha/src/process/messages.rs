@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use serde::{Deserialize, Serialize};
 
 use crate::announce::{AnnounceCounters, OwnedAddress};
-use crate::auth::Spoken;
+use crate::auth::{Health, Spoken};
 use crate::config::Config;
 use crate::driver::{DriverCounters, Grants, VoiceCounters, WireCounters};
 use crate::election::{Alarm, ElectionCounters, ElectionStatus, LegFault, Transition};
@@ -33,6 +33,8 @@ pub enum ToHa {
     },
     /// The dataplane saw somebody else claim this owned address.
     ConflictSeen(IpAddr),
+    /// What this node can do, as far as the main process knows: all bits but those of legs, witness and reception.
+    Health(Health),
     /// Give ownership to the peer.
     HandOver,
     /// Hand over if Active, then end.

@@ -52,7 +52,7 @@ pub(crate) fn with_auth(address: Ipv4Addr, interval_ms: u16, link: bool) -> Conf
     }
 }
 
-fn lab(link: bool) -> Lab {
+pub(crate) fn lab(link: bool) -> Lab {
     let lab = Lab::new();
     if link {
         lab.add_inside();
@@ -63,9 +63,9 @@ fn lab(link: bool) -> Lab {
 }
 
 /// Both nodes, A settled as Active, each proved to the other.
-fn settled(lab: &Lab, interval_ms: u16, link: bool) -> (Node, Node) {
-    let a = Node::start(lab, "a", &with_auth(A, interval_ms, link));
-    let b = Node::start(lab, "b", &with_auth(B, interval_ms, link));
+pub(crate) fn settled(lab: &Lab, configs: &[Config; 2]) -> (Node, Node) {
+    let a = Node::start(lab, "a", &configs[0]);
+    let b = Node::start(lab, "b", &configs[1]);
     a.wait_lease();
     b.wait_role(Role::Standby);
     wait_until("datagrams both ways", LONG, || {
@@ -90,7 +90,7 @@ fn wait_epoch(node: &Node, epoch: u64) {
 fn an_authenticated_pair_moves_ownership_by_stop_cut_and_silence_and_counts_epochs() {
     for link in [false, true] {
         let lab = lab(link);
-        let (a, b) = settled(&lab, 100, link);
+        let (a, b) = settled(&lab, &[A, B].map(|address| with_auth(address, 100, link)));
         wait_epoch(&b, 1);
         let (_, a_cell) = a.stop();
         b.wait_lease();
@@ -109,7 +109,7 @@ fn an_authenticated_pair_moves_ownership_by_stop_cut_and_silence_and_counts_epoc
 #[ignore = "needs root"]
 fn with_a_link_a_silent_leg_moves_nothing_and_a_lost_carrier_is_told_at_once() {
     let lab = lab(true);
-    let (a, b) = settled(&lab, 1_000, true);
+    let (a, b) = settled(&lab, &[A, B].map(|address| with_auth(address, 1_000, true)));
     lab.block("a");
     let before = b.state().voice_counters.datagrams_heard;
     // Longer than the wait of four seconds, in datagrams of 50 ms.
@@ -135,7 +135,7 @@ fn with_a_link_a_silent_leg_moves_nothing_and_a_lost_carrier_is_told_at_once() {
 #[ignore = "needs root"]
 fn b28_a_forged_advert_of_priority_255_in_the_owners_name_moves_nothing_and_is_counted() {
     let lab = lab(false);
-    let (a, b) = settled(&lab, 100, false);
+    let (a, b) = settled(&lab, &[A, B].map(|address| with_auth(address, 100, false)));
     lab.within("c", || {
         let socket = Socket::new(Domain::IPV4, Type::RAW, Some(Protocol::from(112))).unwrap();
         socket.set_header_included_v4(true).unwrap();
@@ -189,7 +189,7 @@ fn keys_are_changed_and_authentication_is_introduced_without_a_gap() {
         }
         Box::new(config)
     };
-    let (a, b) = settled(&lab, 100, false);
+    let (a, b) = settled(&lab, &[A, B].map(|address| with_auth(address, 100, false)));
     let steps: [(&[u8], &[u8]); 4] = [(&[1, 2], &[1]), (&[1, 2], &[1, 2]), (&[2], &[1, 2]), (&[2], &[2])];
     for (of_a, of_b) in steps {
         a.order(&onearm_ha::process::ToHa::Configure(node(

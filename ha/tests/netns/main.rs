@@ -13,4 +13,5 @@ mod membership;
 mod node;
 mod pair;
 mod process;
+mod reception;
 mod two_arms;

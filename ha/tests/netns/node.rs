@@ -254,6 +254,8 @@ pub(crate) fn config(address: Ipv4Addr, interval_ms: u16) -> Config {
         announce_rounds: Config::ANNOUNCE_ROUNDS,
         announce_refresh: Config::ANNOUNCE_REFRESH,
         auth: None,
+        witness: None,
+        neighbours: Vec::new(),
         main_silence: Config::MAIN_SILENCE,
     }
 }

@@ -58,6 +58,10 @@ pub(crate) fn alarm(alarm: Alarm) -> NewEvent {
             "node-cloned",
             "a copy of this node's disk or memory is running: stop it",
         ),
+        Alarm::AdvertsLost => (
+            "adverts-lost",
+            "the peer answers for the owned addresses, but its adverts do not arrive: let IP protocol 112 through every packet filter and switch between the nodes",
+        ),
     };
     warning(kind, told(&alarm).replace('-', " "), remedy)
 }

@@ -27,6 +27,8 @@ impl Election {
             self.alarm(now, Alarm::Cloned);
         }
         let proved_before = self.peer.and_then(|peer| peer.proved_at);
+        let better_before = self.peer.and_then(|peer| peer.better_since);
+        let is_better = said.health > self.health_at(now);
         self.peer = Some(Peer {
             kind: heard.kind,
             health: said.health,
@@ -36,6 +38,8 @@ impl Election {
             } else {
                 proved_before
             },
+            better_since: is_better.then_some(better_before.unwrap_or(now)),
+            compared: now.minus(said.unheard_nanos) >= self.fell_at,
         });
     }
 
@@ -65,15 +69,42 @@ impl Election {
             // It will own the addresses whatever this node answers.
             Kind::Claim => (said.unheard_nanos >= 2 * self.settings.interval.as_nanos())
                 .then_some(Event::PeerHearsNothing),
-            Kind::Standby => (said.freshness == Freshness::Proved && said.health > self.health_at(now))
+            Kind::Standby => (said.freshness == Freshness::Proved && self.peer_is_healthier(now))
                 .then_some(Event::PeerIsHealthier),
             Kind::Release | Kind::Idle => None,
         }
     }
 
-    /// The owner's message proves nothing: it holds a Standby back, but not for ever. Until when at most, if it does.
+    /// Whether the peer, a Standby that hears this node, can do more. It has looked whether it has lost what this node has, and
+    /// this node whether it has what the peer has: what both lose or get back moves nothing.
+    fn peer_is_healthier(&self, now: MonoTime) -> bool {
+        let Some(peer) = self.peer.filter(|peer| peer.kind == Kind::Standby) else {
+            return false;
+        };
+        let is_better = peer.compared && peer.better_since.is_some() && peer.health > self.health_at(now);
+        let asked_again = |since| self.looked_at >= since;
+        is_better && self.better_by_witness_since(now).is_none_or(asked_again)
+    }
+
+    /// Since when the peer has been better than this node, the Active, by nothing but the witness, which this node asks once
+    /// more before it gives way.
+    pub(crate) fn better_by_witness_since(&self, now: MonoTime) -> Option<MonoTime> {
+        let peer = self.peer.filter(|_| self.role() == Role::Active)?;
+        let rest = |health: Health| health.without(Health::WITNESS);
+        let by_witness = rest(peer.health) <= rest(self.health_at(now));
+        peer.better_since.filter(|_| by_witness)
+    }
+
+    /// As the Active: the witness was asked once more in vain.
+    pub(super) fn yield_to_healthier(&mut self, now: MonoTime) {
+        if self.peer_is_there(now) && self.peer_is_healthier(now) {
+            self.release(now);
+            self.enter(now, self.fresh_wait(now), Event::PeerIsHealthier);
+        }
+    }
+
+    /// A sign of an owner that proves nothing holds a Standby back, but not for ever. Until when at most, if it does.
     pub(super) fn held_by_unproved(&mut self, now: MonoTime) -> Option<MonoTime> {
-        self.alarm(now, Alarm::UnprovedOwner);
         let since = *self.unproved_since.get_or_insert(now);
         let until = since.plus(3 * self.wait_nanos());
         (now < until).then_some(until)
@@ -119,6 +150,12 @@ impl Election {
         } else {
             self.health
         }
+    }
+
+    /// What the peer can do, if it proved lately that it hears this node.
+    pub(crate) fn health_of_peer(&self, now: MonoTime) -> Option<(Kind, Health)> {
+        let peer = self.peer.filter(|_| self.peer_is_there(now))?;
+        Some((peer.kind, peer.health))
     }
 
     /// Whether the peer proved lately that it hears this node.

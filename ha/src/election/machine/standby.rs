@@ -15,14 +15,15 @@ impl Election {
         phase: Phase,
     ) {
         if !heard.proves_its_sender() {
-            if heard.kind == Kind::Owner
-                && let Some(until) = self.held_by_unproved(now)
-            {
-                let active_down_at = active_down_at.max(heard.at.plus(self.wait_nanos()).min(until));
-                self.state = State::Standby {
-                    active_down_at,
-                    phase: Phase::Waiting,
-                };
+            if heard.kind == Kind::Owner {
+                self.alarm(now, Alarm::UnprovedOwner);
+                if let Some(until) = self.held_by_unproved(now) {
+                    let active_down_at = active_down_at.max(heard.at.plus(self.wait_nanos()).min(until));
+                    self.state = State::Standby {
+                        active_down_at,
+                        phase: Phase::Waiting,
+                    };
+                }
             }
             return;
         }
@@ -63,6 +64,29 @@ impl Election {
             active_down_at: heard.at.plus(wait),
             phase,
         };
+    }
+
+    /// While this node asks for the addresses, the peer answers for one of them. The lease that its last advert gave it has
+    /// ended: it has one that adverts gave it which were not heard here.
+    pub(super) fn hear_owner_answer(&mut self, now: MonoTime, at: MonoTime, active_down_at: MonoTime) {
+        if at < self.claim_at(active_down_at) {
+            return;
+        }
+        self.counters.owner_answered += 1;
+        self.alarm(now, Alarm::AdvertsLost);
+        let until = if self.settings.authenticated {
+            // Everybody on the leg can answer in the peer's name.
+            self.held_by_unproved(now)
+        } else {
+            Some(at.plus(self.wait_nanos()))
+        };
+        if let Some(until) = until {
+            self.counters.claims_lost += 1;
+            self.state = State::Standby {
+                active_down_at: at.plus(self.wait_nanos()).min(until),
+                phase: Phase::Waiting,
+            };
+        }
     }
 
     pub(super) fn wait_after_release(

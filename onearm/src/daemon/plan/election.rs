@@ -119,6 +119,8 @@ pub(crate) fn ha_config(
         announce_rounds: Config::ANNOUNCE_ROUNDS,
         announce_refresh: pair.ha.announce_refresh.unwrap_or(Duration::ZERO),
         auth: None,
+        witness: None,
+        neighbours: Vec::new(),
         main_silence: Config::MAIN_SILENCE,
     }))
 }

@@ -2,13 +2,15 @@
 //! memory, here through the kernel's verifier, maps and tail calls.
 #![expect(unreachable_pub, reason = "files shared with dataplane/common/tests")]
 
+#[path = "prog_run/both.rs"]
+mod both;
 #[path = "../common/tests/cases/mod.rs"]
 mod cases;
 #[path = "prog_run/differential.rs"]
 mod differential;
 #[path = "../common/tests/packets/fuzz/mod.rs"]
 mod fuzz;
-#[path = "../common/tests/packets/host.rs"]
+#[path = "../common/tests/packets/host/mod.rs"]
 mod host;
 #[path = "prog_run/hostile.rs"]
 mod hostile;

@@ -10,7 +10,7 @@ mod decap;
 mod fuzz;
 #[path = "packets/fuzzing.rs"]
 mod fuzzing;
-#[path = "packets/host.rs"]
+#[path = "packets/host/mod.rs"]
 mod host;
 #[path = "packets/noise.rs"]
 mod noise;

@@ -227,6 +227,10 @@ impl Kernel {
         self.fill_array("SERVERS", setup.servers.iter().copied());
     }
 
+    pub fn set_clients(&mut self, setup: &Setup) {
+        self.fill_array("CLIENT_SERVERS", (0..).zip(setup.client_servers));
+    }
+
     /// First fragments are so much older.
     pub fn age_fragments(&mut self, ns: u64) {
         let map: HashMap<&MapData, FragmentKey, Remembered> =
@@ -333,15 +337,15 @@ impl Engine for Kernel {
         self.fill_hash("SNAT_RANGES", &setup.snat_ranges);
         self.fill_trie("SERVICES", &setup.services);
         self.fill_array("SERVICE", setup.service.iter().copied());
-        self.fill_array("LIMITS", (0..8).map(|n| (n, Limits::default())));
+        self.fill_array("LIMITS", (0..MOST_INDEXES).map(|n| (n, Limits::default())));
         self.sources_used |= !setup.limits.is_empty();
         self.fill_array("LIMITS", setup.limits.iter().copied());
-        self.fill_array("PERSISTENCE", (0..8).map(|n| (n, 0u64)));
+        self.fill_array("PERSISTENCE", (0..MOST_INDEXES).map(|n| (n, 0u64)));
         self.fill_array(
             "PERSISTENCE",
             setup.persistence.iter().map(|(n, rule)| (*n, rule.0)),
         );
-        self.fill_array("CLIENT_SERVERS", (0..).zip(setup.client_servers));
+        self.set_clients(setup);
         self.fill_trie("CLIENTS", &setup.clients);
         self.fill_array("SCHED", (0u32..).zip(setup.sched.iter().copied()));
         self.fill_array("SERVERS", setup.servers.iter().copied());

@@ -4,7 +4,7 @@ use super::setups::SERVICES;
 use crate::support::{Setup, setup::PEER_MAC};
 use onearm_dataplane_common::{
     addr::Addr,
-    maps::{Leg, Service, hairpin, mode, service},
+    maps::{Leg, Service, hairpin, mode, server, service},
 };
 
 /// A change by its name, which scripts know it by.
@@ -20,6 +20,17 @@ pub fn named(name: &str) -> Option<fn(&mut Setup)> {
 pub const CHANGES: &[Change] = &[
     ("drain", |s| choose(s, [1, 6], [2, 7])),
     ("fill", |s| choose(s, [2, 7], [1, 6])),
+    ("fewer-servers", |s| {
+        services(s, &[1], |s| s.table ^= (5 ^ 2) << 32);
+        services(s, &[0, 5, 9, 14], |s| s.table ^= (2 ^ 1) << 32);
+        services(s, &[2, 3], |s| s.table ^= (3 ^ 1) << 32);
+    }),
+    ("weights", |s| {
+        for (index, server) in &mut s.servers {
+            let other = [1, 0, 3, 1, 2][*index as usize % 5];
+            server.flags ^= (1 ^ other) << server::WEIGHT_SHIFT;
+        }
+    }),
     ("nobody", |s| services(s, &[0, 5, 8], |s| s.table ^= 2 << 32)),
     ("modes", |s| {
         services(s, &[0, 1, 3, 13], |s| s.mode ^= mode::BOTH_NAT ^ mode::DNAT);

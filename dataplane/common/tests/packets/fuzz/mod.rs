@@ -1,6 +1,7 @@
 //! Frames to send at random, and a second, naive implementation of the contract ([`expect`]) that says what must become of each.
 
 pub mod changes;
+pub mod clients;
 pub mod draw;
 pub mod expect;
 pub mod judge;

@@ -29,6 +29,7 @@ pub fn print(setup: &str, family: Family, events: &[Event]) -> String {
             Event::Again(note, ifindex, frame) => format!("again {note} {ifindex} {}", hex(frame)),
             Event::Leaves(frame) => format!("leaves {}", hex(frame)),
             Event::Sweep => "sweep".to_owned(),
+            Event::Noted => "noted".to_owned(),
             Event::Judged(n, believed) => format!("judged {n} {believed}"),
             Event::Change(name) => format!("change {name}"),
         };
@@ -57,6 +58,7 @@ pub fn parse(text: &str) -> Option<(String, Family, Vec<Event>)> {
             }
             ["leaves", bytes] => Event::Leaves(unhex(bytes)?),
             ["sweep"] => Event::Sweep,
+            ["noted"] => Event::Noted,
             ["judged", n, believed] => Event::Judged(n.parse().ok()?, believed.parse().ok()?),
             ["change", name] => Event::Change(changes::CHANGES.iter().find(|(known, _)| *known == name)?.0),
             _ => return None,

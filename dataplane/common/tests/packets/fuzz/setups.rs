@@ -2,15 +2,16 @@
 
 use crate::support::{
     Setup,
-    frames::{ip, raw, use_v6},
+    frames::{ip, raw, use_v6, v6},
     setup::{HALF, ServiceSpec, VIP, prefix},
 };
 use onearm_dataplane_common::maps::{
     Addr, Limits, NOT_A_HOST, OwnedKey, SnatPool, SnatRange, Tunnel, hairpin, mode, owned, proto, scheduler,
     service,
 };
+use onearm_dataplane_common::persistence::Rule;
 
-pub const SETUPS: [&str; 2] = ["roomy", "tight"];
+pub const SETUPS: [&str; 3] = ["roomy", "tight", "limited"];
 
 /// Services of one family.
 pub const SERVICES: u32 = 17;
@@ -212,10 +213,52 @@ fn of_one_family(name: &str) -> Setup {
         };
         setup.limits.push((0, limits));
     }
+    if name == "limited" {
+        limit(&mut setup);
+    }
     setup.node.flow_buckets = setup.buckets;
     setup.node.flow6_buckets = setup.buckets;
     debug_assert_eq!(HALF.0, setup.pools[0].1.first, "of {VIP}");
     setup
+}
+
+/// Clients that stay with their servers, alone or with their network, for long or not, and limits in every mode.
+fn limit(setup: &mut Setup) {
+    let network = if v6() { 64 } else { 8 };
+    for (service, rule) in [
+        (0, Rule::new(20_000, 0)),
+        (3, Rule::new(300, network)),
+        (5, Rule::new(2_000, network)),
+        (9, Rule::new(5_000, 0)),
+    ] {
+        setup.service[service as usize].1.scheduler = scheduler::SOURCE_HASH;
+        setup.persistence.push((service, rule));
+    }
+    for (service, max_connections, max_per_source) in [
+        (0, 0, 3),
+        (1, 6, 2),
+        (2, 4, 0),
+        (3, 0, 1),
+        (5, 3, 0),
+        (7, 2, 0),
+        (14, 4, 0),
+    ] {
+        setup.service[service as usize].1.options |= service::LIMITED;
+        let limits = Limits {
+            max_connections,
+            max_per_source,
+            ..Limits::default()
+        };
+        setup.limits.push((service, limits));
+    }
+    for (service, host, bits, rule) in [
+        (1, "192.168.10.50", 32, service::ALLOW),
+        (1, "192.168.10.0", 24, service::DENY),
+        (7, "10.9.0.7", 32, service::DENY),
+    ] {
+        setup.service[service as usize].1.options |= service::CLIENTS;
+        setup.clients.push(prefix(service, host, bits, rule));
+    }
 }
 
 /// One pair for both families.
@@ -238,6 +281,8 @@ fn joined(mut four: Setup, six: Setup) -> Setup {
             service.snat_base += u16::try_from(POOLS).expect("few");
             (index + SERVICES, service)
         }));
+    four.persistence
+        .extend(six.persistence.into_iter().map(|(n, rule)| (n + SERVICES, rule)));
     four.limits
         .extend(six.limits.into_iter().map(|(n, limits)| (n + SERVICES, limits)));
     let scoped = |list: Vec<(u32, onearm_dataplane_common::maps::ScopedPrefix, u32)>| {

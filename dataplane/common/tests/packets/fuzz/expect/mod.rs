@@ -151,6 +151,14 @@ impl<'s> Scene<'s> {
 }
 
 impl Scene<'_> {
+    /// The headers of a packet that makes a flow: as they stand, or of a first fragment.
+    pub fn opener(&self, fresh: Option<(Ip, Piece)>) -> Option<Ip> {
+        match fresh {
+            Some((head, _)) => Some(head),
+            None => Ip::read(self.frame, self.link.l3, self.link.kind == 0x86dd),
+        }
+    }
+
     /// What must become of the frame.
     pub fn expect(&self) -> Want {
         let ours = self.link.to == self.leg.mac;

@@ -738,7 +738,11 @@ fn a_client_stays_with_its_server_through_a_change_that_comes_before_any_sweep()
         dataplane
             .change_servers(&[change(by_hash, Some(0), None)])
             .unwrap();
-        assert_eq!(answered(1_004), by_hash, "new flows of a client of a drained server");
+        assert_eq!(
+            answered(1_004),
+            by_hash,
+            "new flows of a client of a drained server"
+        );
     });
 }
 

@@ -76,6 +76,8 @@ pub struct Service {
     pub snat: Vec<IpAddr>,
     /// How long a flow lives without packets; none: the product's default.
     pub idle_timeout: Option<Duration>,
+    /// More lines of the table, as they stand in the file.
+    pub more: String,
 }
 
 /// A pair: what `pair.toml` says.
@@ -132,6 +134,7 @@ impl Service {
             servers: servers(names),
             snat: Vec::new(),
             idle_timeout: None,
+            more: String::new(),
         }
     }
 }

@@ -40,7 +40,7 @@ fn clients_once(file: &PairFile, index: usize, service: &ServiceConfig, findings
 fn tunnel(file: &PairFile, index: usize, service: &ServiceConfig, findings: &mut Findings) {
     let path = file.service_path(index);
     tunnel_sources(&path, service, findings);
-    for key in ["tunnel", "tunnel_port", "tunnel_sources"] {
+    for key in ["tunnel", "tunnel_port", "tunnel_sources", "check.tunnel"] {
         let field = format!("{path}.{key}");
         if !file.parsed.says(&field) {
             continue;

@@ -249,7 +249,17 @@ impl ServiceConfig {
     /// Port a server is checked at: that of the check, else of the server, else the first of the service.
     pub fn check_port(&self, server: &ServerConfig) -> u16 {
         let configured = self.check.as_ref().and_then(|check| check.port).or(server.port);
-        configured.unwrap_or_else(|| self.ports.first().map_or(1, |range| range.first()))
+        configured.unwrap_or_else(|| self.first_port())
+    }
+
+    /// Port of the VIP that a server is asked for by its tunnel: that of the check, else the first of the service.
+    pub fn called_port(&self) -> u16 {
+        let configured = self.check.as_ref().and_then(|check| check.port);
+        configured.unwrap_or_else(|| self.first_port())
+    }
+
+    fn first_port(&self) -> u16 {
+        self.ports.first().map_or(1, |range| range.first())
     }
 }
 
@@ -366,6 +376,8 @@ pub struct Check {
     pub fall: u32,
     /// Port to connect to; `None` = see [`ServiceConfig::check_port`].
     pub port: Option<u16>,
+    /// Whether servers of [`Mode::L3Dsr`] are asked by their tunnel, for the VIP.
+    pub tunnel: bool,
 }
 
 /// One server of a service.

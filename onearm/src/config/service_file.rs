@@ -50,7 +50,7 @@ pub(super) const SERVICE: Keys = Keys {
     ],
 };
 pub(super) const CHECK: Keys = Keys {
-    known: &["type", "interval", "timeout", "rise", "fall", "port"],
+    known: &["type", "interval", "timeout", "rise", "fall", "port", "tunnel"],
     later: &[],
 };
 pub(super) const SERVER: Keys = Keys {
@@ -280,12 +280,14 @@ fn check(walk: &mut Walk<'_>, field: &Field<'_>) -> Option<Check> {
     };
     let (rise, fall) = (count("rise", DEFAULT_RISE), count("fall", DEFAULT_FALL));
     let port = walk.may(&table, "port", Walk::port);
+    let tunnel = walk.or(&table, "tunnel", true, Walk::boolean);
     Some(Check {
         interval,
         timeout,
         rise,
         fall,
         port,
+        tunnel,
     })
 }
 

@@ -5,7 +5,6 @@
 //! half-way is made again after [`RETRY`], so no failure needs a way of its own.
 
 use std::collections::BTreeMap;
-use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -15,9 +14,9 @@ use tokio::sync::watch;
 use tokio::task::{spawn_blocking, yield_now};
 use tokio::time::timeout;
 
-use crate::config::{Leg, Loaded};
+use crate::config::{Leg, Loaded, ServerConfig, ServiceConfig};
 use crate::control::{NodeState, Severity};
-use crate::health::{Health, ServerKey};
+use crate::health::{Health, ServerKey, Target};
 
 use super::board::Board;
 use super::gates::Gates;
@@ -343,43 +342,41 @@ impl Node {
                 .services
                 .iter()
                 .find(|s| s.name == change.service);
-            let server = service.and_then(|s| {
-                s.servers
-                    .iter()
-                    .find(|server| plan::server_id(server) == change.server)
+            let found = service.and_then(|service| {
+                let mut servers = service.servers.iter();
+                let server = servers.find(|server| plan::server_id(server) == change.server);
+                server.map(|server| (service, server))
             });
-            if let Some(server) = server {
-                let key = ServerKey {
-                    service: change.service.clone(),
-                    server: server.name.clone(),
-                };
-                self.report_server(&key, server.address, change.up == Some(true));
+            if let Some((service, server)) = found {
+                self.report_server(service, server, change.up == Some(true));
             }
         }
     }
 
-    fn report_server(&self, key: &ServerKey, address: IpAddr, up: bool) {
+    fn report_server(&self, service: &ServiceConfig, server: &ServerConfig, up: bool) {
         let detail = self
             .health
-            .view(key)
+            .view(&ServerKey::of(service, server))
             .and_then(|v| v.last_check)
             .map(|c| c.detail)
             .unwrap_or_default();
+        let address = server.address;
         let text = format!(
             "server {} ({address}) of service {} is {}: {detail}",
-            key.server,
-            key.service,
+            server.name,
+            service.name,
             if up { "up" } else { "down" }
         );
         if up {
             self.board.record(Severity::Info, "server-up", text, "");
         } else {
-            self.board.record(
-                Severity::Warning,
-                "server-down",
-                text,
-                "look at the server; new flows go to the others",
-            );
+            let remedy = if Target::of(service, server).tunnel.is_some() {
+                "look at the server: it takes packets out of the tunnel (its reverse-path filter there is 0), holds the VIP and listens \
+                 on it; new flows go to the others"
+            } else {
+                "look at the server; new flows go to the others"
+            };
+            self.board.record(Severity::Warning, "server-down", text, remedy);
         }
         // A server that does not answer may have another MAC now (B67).
         if !up {

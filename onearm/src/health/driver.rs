@@ -8,7 +8,8 @@ use tokio::net::TcpStream;
 use tokio::sync::watch;
 
 use super::machine::{Input, Machine, Output, ServerView};
-use super::spec::{CheckResult, CheckSpec, ServerKey};
+use super::spec::{CheckResult, CheckSpec, ServerKey, Target};
+use super::tunnel::{self, Ears, Waiting};
 
 /// Checks that run at a time unless the daemon says otherwise: each holds a descriptor for at most its time-out. With more
 /// servers than that *and all of them silent*, a round of checks takes longer than the interval.
@@ -81,6 +82,8 @@ async fn drive(
     changed: watch::Sender<u64>,
 ) {
     let mut checks = FuturesUnordered::new();
+    let waiting = Waiting::default();
+    let mut ears: Option<Ears> = None;
     loop {
         let deadline = {
             let mut machine = locked(&machine);
@@ -92,7 +95,8 @@ async fn drive(
                         target,
                         timeout,
                     } => {
-                        checks.push(async move { (check, connect(target, timeout).await) });
+                        let waiting = waiting.clone();
+                        checks.push(async move { (check, attempt(target, timeout, &waiting).await) });
                     }
                     Output::ChangeServer {
                         key: ServerKey { service, server },
@@ -112,7 +116,13 @@ async fn drive(
                 None => std::future::pending().await,
             }
         };
-        // Cancel-safe: `next` loses no result, `changed` only looks, the sleep is made anew.
+        let hearing = async {
+            match &ears {
+                Some(ears) => ears.hear(&waiting).await,
+                None => std::future::pending().await,
+            }
+        };
+        // Cancel-safe: `next` loses no result, `changed` only looks, the sleep is made anew, what is heard is handed on at once.
         tokio::select! {
             Some((check, result)) = checks.next() => {
                 locked(&machine).handle(now(), Input::CheckEnded { check, result });
@@ -122,14 +132,37 @@ async fn drive(
                     return;
                 }
                 let specs = wanted.borrow_and_update().as_ref().clone();
+                if ears.is_none() && specs.iter().any(|spec| spec.target.tunnel.is_some()) {
+                    match Ears::open() {
+                        Ok(opened) => ears = Some(opened),
+                        Err(error) => {
+                            tracing::error!(%error, "answers of servers behind tunnels cannot be heard: they count as down");
+                        }
+                    }
+                }
                 locked(&machine).handle(now(), Input::Configured(specs));
             }
             () = wake => {}
+            never = hearing => match never {},
         }
     }
 }
 
-/// One check: a connection, reset at once so that no closed connections pile up here.
+/// One check, by all ways.
+async fn attempt(target: Target, limit: Duration, waiting: &Waiting) -> CheckResult {
+    let started = tokio::time::Instant::now();
+    let mut result = match target.address {
+        Some(address) => connect(address, limit).await,
+        None => CheckResult::Connected(Duration::ZERO),
+    };
+    if let (CheckResult::Connected(_), Some(tunnel)) = (result, target.tunnel) {
+        let left = limit.saturating_sub(started.elapsed());
+        result = tunnel::connect(tunnel, left, waiting).await;
+    }
+    result
+}
+
+/// A connection, reset at once so that no closed connections pile up here.
 async fn connect(target: SocketAddr, timeout: Duration) -> CheckResult {
     let started = tokio::time::Instant::now();
     match tokio::time::timeout(timeout, TcpStream::connect(target)).await {

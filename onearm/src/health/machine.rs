@@ -1,8 +1,7 @@
 use std::collections::{BTreeSet, HashMap, VecDeque};
-use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use super::spec::{CheckResult, CheckSpec, ServerKey};
+use super::spec::{CheckResult, CheckSpec, ServerKey, Target};
 use crate::control::{LastCheck, ServerHealth};
 
 /// Results are stale when none came for so many intervals (and a time-out).
@@ -30,7 +29,7 @@ pub enum Output {
         /// Number of this check; never used again.
         check: u64,
         /// Where to.
-        target: SocketAddr,
+        target: Target,
         /// How long to wait.
         timeout: Duration,
     },
@@ -186,7 +185,7 @@ impl Machine {
         self.running.clear();
         for spec in specs {
             let key = spec.key.clone();
-            let same_host = |old: &Server| old.spec.target.ip() == spec.target.ip();
+            let same_host = |old: &Server| old.spec.target.host() == spec.target.host();
             let server = match before.remove(&key).filter(same_host) {
                 Some(old) if old.spec == spec => {
                     if let Some((check, _)) = old.running {

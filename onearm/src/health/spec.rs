@@ -1,11 +1,12 @@
 use std::fmt;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::config::{PairConfig, ServerConfig, ServiceConfig};
+use super::tunnel::TunnelTarget;
+use crate::config::{Mode, PairConfig, ServerConfig, ServiceConfig, TunnelKind};
 
 /// Which server of which service: the identity its health goes with.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -26,13 +27,56 @@ impl ServerKey {
     }
 }
 
+/// What is tried: every way there is, one after the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Target {
+    /// A connection to an address.
+    pub address: Option<SocketAddr>,
+    /// A connection to the VIP by the server's tunnel.
+    pub tunnel: Option<TunnelTarget>,
+}
+
+impl From<SocketAddr> for Target {
+    fn from(address: SocketAddr) -> Self {
+        Self {
+            address: Some(address),
+            tunnel: None,
+        }
+    }
+}
+
+impl Target {
+    /// The machine that is asked.
+    pub(super) fn host(&self) -> Option<IpAddr> {
+        let tunnel = self.tunnel.map(|tunnel| tunnel.server);
+        tunnel.or_else(|| self.address.map(|address| address.ip()))
+    }
+
+    /// The ways by which clients of the service come to the server.
+    pub(crate) fn of(service: &ServiceConfig, server: &ServerConfig) -> Self {
+        let port = service.check_port(server);
+        let by_tunnel = service.has_mode(Mode::L3Dsr) && service.check.is_some_and(|check| check.tunnel);
+        let tunnel = by_tunnel.then(|| TunnelTarget {
+            server: server.address,
+            vip: SocketAddr::new(service.vip, service.called_port()),
+            gue: (service.tunnel.kind == TunnelKind::Gue).then_some(service.tunnel.port),
+            source: service.tunnel.sources.map(|sources| sources.addr()),
+        });
+        let others = service.modes().any(|mode| mode != Mode::L3Dsr);
+        Self {
+            address: (others || !by_tunnel).then(|| SocketAddr::new(server.address, port)),
+            tunnel,
+        }
+    }
+}
+
 /// One server to check.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CheckSpec {
     /// Which.
     pub key: ServerKey,
     /// Where a connection is tried.
-    pub target: SocketAddr,
+    pub target: Target,
     /// From the start of a check to the start of the next, ± 10 %.
     pub interval: Duration,
     /// A connection not made after so long has failed.
@@ -54,7 +98,7 @@ pub fn specs(pair: &PairConfig) -> Vec<CheckSpec> {
     servers
         .map(|(service, check, server)| CheckSpec {
             key: ServerKey::of(service, server),
-            target: SocketAddr::new(server.address, service.check_port(server)),
+            target: Target::of(service, server),
             interval: check.interval,
             timeout: check.timeout,
             rise: check.rise,

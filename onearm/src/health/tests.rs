@@ -21,7 +21,7 @@ fn key(server: &str) -> ServerKey {
 fn spec(server: &str, last: u8, port: u16) -> CheckSpec {
     CheckSpec {
         key: key(server),
-        target: SocketAddr::from(([192, 168, 100, last], port)),
+        target: SocketAddr::from(([192, 168, 100, last], port)).into(),
         interval: INTERVAL,
         timeout: Duration::from_secs(1),
         rise: 2,
@@ -33,9 +33,9 @@ fn spec(server: &str, last: u8, port: u16) -> CheckSpec {
 struct Bench {
     machine: Machine,
     now: Instant,
-    answers: HashMap<SocketAddr, CheckResult>,
+    answers: HashMap<Target, CheckResult>,
     changes: Vec<(String, bool)>,
-    checks: Vec<(Duration, SocketAddr)>,
+    checks: Vec<(Duration, Target)>,
     start: Instant,
 }
 
@@ -310,7 +310,7 @@ fn checks_are_an_interval_apart_give_or_take_a_tenth_and_do_not_march_in_step() 
     while bench.now < bench.start + Duration::from_mins(1) {
         bench.round();
     }
-    let mut times: HashMap<SocketAddr, Vec<Duration>> = HashMap::new();
+    let mut times: HashMap<Target, Vec<Duration>> = HashMap::new();
     for (at, target) in &bench.checks {
         times.entry(*target).or_default().push(*at);
     }
@@ -384,6 +384,55 @@ fn details_are_short_and_say_what_happened() {
 }
 
 #[test]
+fn b70_servers_are_checked_by_every_way_that_clients_come_to_them() {
+    let file = |service: &str| {
+        let text = format!(
+            "format = 1\nha = {{ vrid = 9, auth = \"none\" }}\n[[service]]\nname = \"web\"\nvip = \"192.0.2.9\"\nprotocol = \"tcp\"\n\
+             ports = [80, 443]\nsnat = [\"192.0.2.8\"]\n{service}\nserver = [{{ name = \"s1\", address = \"10.0.0.1\" }}]\n"
+        );
+        let parsed = crate::config::parse_pair(crate::config::Source::new("pair.toml", text)).parsed;
+        assert_eq!(parsed.diagnostics, []);
+        let found = specs(&parsed.config);
+        assert_eq!(found.len(), 1);
+        found[0].target
+    };
+    let address = |port| Some(SocketAddr::from(([10, 0, 0, 1], port)));
+    let tunnel = |port, gue, source: Option<&str>| {
+        Some(TunnelTarget {
+            server: [10, 0, 0, 1].into(),
+            vip: SocketAddr::from(([192, 0, 2, 9], port)),
+            gue,
+            source: source.map(|source| source.parse().unwrap()),
+        })
+    };
+    for (service, address, tunnel) in [
+        ("mode = \"dsr\"\ncheck = { type = \"tcp\" }", address(80), None),
+        (
+            "mode = \"l3-dsr\"\ncheck = { type = \"tcp\" }",
+            None,
+            tunnel(80, None, None),
+        ),
+        (
+            "mode = \"l3-dsr\"\ntunnel = \"gue\"\ntunnel_port = 7000\ntunnel_sources = \"10.255.0.0/16\"\ncheck = { type = \"tcp\", port = 443 }",
+            None,
+            tunnel(443, Some(7_000), Some("10.255.0.0")),
+        ),
+        (
+            "mode = \"l3-dsr\"\ncheck = { type = \"tcp\", tunnel = false }",
+            address(80),
+            None,
+        ),
+        (
+            "mode = \"both-nat\"\nmode_for = [{ clients = [\"10.9.0.0/16\"], mode = \"l3-dsr\" }]\ncheck = { type = \"tcp\" }",
+            address(80),
+            tunnel(80, None, None),
+        ),
+    ] {
+        assert_eq!(file(service), Target { address, tunnel }, "{service}");
+    }
+}
+
+#[test]
 fn servers_of_services_without_check_are_not_checked() {
     let source = crate::config::Source::new(
         "pair.toml",
@@ -391,13 +440,13 @@ fn servers_of_services_without_check_are_not_checked() {
     );
     let found: Vec<_> = specs(&crate::config::parse_pair(source).parsed.config)
         .into_iter()
-        .map(|s| (s.key, s.target.to_string()))
+        .map(|s| (s.key, s.target))
         .collect();
     assert_eq!(
         found,
         [
-            (key("s1"), "192.168.100.10:80".into()),
-            (key("far"), "10.20.0.10:8080".into())
+            (key("s1"), SocketAddr::from(([192, 168, 100, 10], 80)).into()),
+            (key("far"), SocketAddr::from(([10, 20, 0, 10], 8_080)).into())
         ]
     );
 }
@@ -460,7 +509,7 @@ fn real_servers_go_up_and_down(host: &str) {
         };
         let quick = |server: &str, port| CheckSpec {
             key: key(server),
-            target: SocketAddr::new(target.ip(), port),
+            target: SocketAddr::new(target.ip(), port).into(),
             interval: Duration::from_millis(100),
             timeout: Duration::from_millis(90),
             rise: 2,
@@ -509,7 +558,7 @@ fn thousands_of_servers_are_checked_with_few_connections_at_a_time() {
         let specs: Vec<_> = (0..4_000_u16)
             .map(|n| CheckSpec {
                 key: key(&n.to_string()),
-                target: SocketAddr::from((Ipv4Addr::from_bits(0x7f01_0001 + u32::from(n)), port)),
+                target: SocketAddr::from((Ipv4Addr::from_bits(0x7f01_0001 + u32::from(n)), port)).into(),
                 interval: Duration::from_mins(1),
                 timeout: Duration::from_secs(10),
                 rise: 1,

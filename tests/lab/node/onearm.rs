@@ -164,6 +164,29 @@ impl OnearmNode {
         Ok(clock::now() - self.started_at)
     }
 
+    /// Waits until the servers of a service have that health, in the order of the file; the last health seen if they do not.
+    ///
+    /// # Errors
+    /// When the daemon does not answer.
+    pub fn wait_health(&self, service: &str, wanted: &[&str], limit: Duration) -> Result<Vec<String>> {
+        let end = clock::now() + clock::nanos(limit);
+        loop {
+            let services = self.ask(&["services"])?;
+            let named = services.as_array().into_iter().flatten();
+            let servers = named
+                .filter(|s| s["name"] == service)
+                .filter_map(|s| s["servers"].as_array())
+                .flatten();
+            let health: Vec<String> = servers
+                .map(|server| server["health"].as_str().unwrap_or_default().to_owned())
+                .collect();
+            if health == wanted || clock::now() >= end {
+                return Ok(health);
+            }
+            clock::observe(Duration::from_millis(50));
+        }
+    }
+
     /// Pid of the main process; 0 when it does not run.
     pub fn main_pid(&self) -> i32 {
         self.running.as_ref().map_or(0, Process::pid)
@@ -397,6 +420,7 @@ fn write_service(text: &mut String, service: &Service, spec: &PairSpec) {
         let sources: Vec<String> = service.snat.iter().map(|a| format!("\"{a}\"")).collect();
         writeln!(text, "snat = [{}]", sources.join(", ")).ok();
     }
+    text.push_str(&service.more);
     text.push_str("server = [\n");
     for server in &service.servers {
         let port = server.port.map(|p| format!(", port = {p}")).unwrap_or_default();

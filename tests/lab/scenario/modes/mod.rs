@@ -5,7 +5,7 @@ mod table;
 
 use std::{fs, net::IpAddr, time::Duration};
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 
 use self::{
     cells::Bench,
@@ -73,7 +73,7 @@ fn one(run: &mut Run, mode: Mode, family: Family, features: &[Feature], vlan: Op
     let outcome = run.with_lab(&part, options, |run, lab| {
         let _servers = traffic::start_servers(lab, &SERVERS)?;
         prepare_hosts(lab, mode)?;
-        let _tunnel_ends = if mode == Mode::L3Dsr {
+        let tunnel_ends = if mode == Mode::L3Dsr {
             end_tunnels(run, lab)?
         } else {
             Vec::new()
@@ -111,6 +111,9 @@ fn one(run: &mut Run, mode: Mode, family: Family, features: &[Feature], vlan: Op
                 judged.push((protocol, feature));
             }
         }
+        if run.wanted.kind == Kind::Onearm && !tunnel_ends.is_empty() {
+            tunnel_ends_count(run, &pair, &part, tunnel_ends)?;
+        }
         pair.scrap()
     });
     if let Err(error) = outcome {
@@ -133,6 +136,21 @@ fn one(run: &mut Run, mode: Mode, family: Family, features: &[Feature], vlan: Op
                 .check(format!("{part}: torn down"), false, format!("{error:#}"));
         }
     }
+}
+
+/// B70: a server that takes nothing out of its tunnel is down, though it answers at its own address.
+fn tunnel_ends_count(run: &mut Run, pair: &Pair, part: &str, mut ends: Vec<Process>) -> Result<()> {
+    let node = pair.nodes[0].as_onearm().context("a node of onearm")?;
+    let limit = Duration::from_secs(5);
+    let before = node.wait_health("web", &["up"; 3], limit)?;
+    drop(ends.remove(0));
+    let after = node.wait_health("web", &["down", "up", "up"], limit)?;
+    run.report.check(
+        format!("{part}: b70 a server whose tunnel ends nowhere is down"),
+        before == ["up"; 3] && after == ["down", "up", "up"],
+        format!("{} before, {} after", before.join(" "), after.join(" ")),
+    );
+    Ok(())
 }
 
 fn spec(run: &Run, mode: Mode, family: Family) -> PairSpec {

@@ -57,4 +57,4 @@ pub use tables::{
     ServerChange, ServerId, ServerNetwork, ServerSpec, ServiceSpec, SnatPoolSpec, SnatRangeSpec, Tables,
     TablesError, TunnelSpec,
 };
-pub use usage::{MOST_FRAGMENTS, MOST_LAST_HOPS, MOST_NEXT_HOPS, ServiceUsage, Usage};
+pub use usage::{MOST_FRAGMENTS, MOST_LAST_HOPS, MOST_NEXT_HOPS, ServiceUsage, SnatUsage, Usage};

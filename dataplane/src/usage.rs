@@ -1,5 +1,8 @@
 //! How full the tables are.
 
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+
 use onearm_dataplane_common::flow::{FlowEntry, flags};
 use onearm_dataplane_common::maps::{self, mode};
 
@@ -7,10 +10,10 @@ use crate::counters::summed;
 use crate::dataplane::Dataplane;
 use crate::error::Result;
 use crate::persistence::Persistent;
-use crate::tables::ServerId;
+use crate::tables::narrow;
 use onearm_dataplane_common::counter::Counter;
 
-/// Counters of the source ports towards one port of one server, by hash.
+/// Counters of the ports of one SNAT source towards one port of one server, by hash.
 const PORT_SLOTS: usize = 1 << 16;
 
 /// Flows by what they take, as the sweep last saw them.
@@ -20,26 +23,33 @@ pub(crate) struct Taken {
     pub(crate) flows: [u64; 2],
     /// Flows of servers that answer their clients themselves.
     pub(crate) direct: u64,
-    /// By server index: source ports in use towards the port of it that has most of them.
-    pub(crate) ports: Vec<u32>,
+    /// Of each SNAT source that has flows: the server, and its port, to which most of its ports are in use.
+    pub(crate) sources: BTreeMap<IpAddr, Busiest>,
+}
+
+/// Where most ports of a source go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Busiest {
+    pub(crate) used: u32,
+    pub(crate) server: SocketAddr,
 }
 
 /// A pass of the sweep that is under way.
 #[derive(Debug)]
 pub(crate) struct Counting {
     taken: Taken,
-    /// Each shared by few ports of servers, as a rule by none.
+    /// Each shared by few sources and ports of servers, as a rule by none.
     slots: Vec<u32>,
+    /// Slots in use, with the source and the server that were first in it.
+    first: Vec<(usize, IpAddr, SocketAddr)>,
 }
 
 impl Counting {
     pub(crate) fn new() -> Self {
         Self {
-            taken: Taken {
-                ports: vec![0; maps::SERVER_INDEXES as usize],
-                ..Taken::default()
-            },
+            taken: Taken::default(),
             slots: vec![0; PORT_SLOTS],
+            first: Vec::new(),
         }
     }
 
@@ -53,31 +63,40 @@ impl Counting {
         if flow.mode() != mode::BOTH_NAT {
             return;
         }
-        let slot = &mut self.slots[slot(flow.server, flow.new_dport)];
-        *slot += 1;
-        if let Some(most) = self.taken.ports.get_mut(usize::from(flow.server)) {
-            *most = (*most).max(*slot);
+        // Whatever service it is of: its source port is free for no other flow to the same server and port.
+        let at = slot(flow);
+        if self.slots[at] == 0 {
+            let server = SocketAddr::new(narrow(flow.new_daddr), u16::from_be(flow.new_dport));
+            self.first.push((at, narrow(flow.new_saddr), server));
         }
+        self.slots[at] += 1;
     }
 
     /// Ends the pass.
     pub(crate) fn end(&mut self) -> Taken {
-        self.slots.fill(0);
-        let ports = vec![0; self.taken.ports.len()];
-        std::mem::replace(
-            &mut self.taken,
-            Taken {
-                ports,
-                ..Taken::default()
-            },
-        )
+        let mut taken = std::mem::take(&mut self.taken);
+        for (slot, source, server) in self.first.drain(..) {
+            let used = std::mem::take(&mut self.slots[slot]);
+            let busiest = taken.sources.entry(source).or_insert(Busiest { used, server });
+            if used > busiest.used {
+                *busiest = Busiest { used, server };
+            }
+        }
+        taken
     }
 }
 
-/// The upper half of a product: neighbouring ports and servers spread over all slots.
-fn slot(server: u16, port: u16) -> usize {
-    let word = u32::from(server) << 16 | u32::from(port);
-    (word.wrapping_mul(0x9e37_79b1) >> 16) as usize
+/// The upper half of a product: neighbouring addresses and ports spread over all slots.
+fn slot(flow: &FlowEntry) -> usize {
+    let FlowEntry {
+        new_saddr, new_daddr, ..
+    } = flow;
+    let ends = u32::from(flow.proto) << 16 | u32::from(flow.new_dport);
+    let words = new_saddr.0.into_iter().chain(new_daddr.0).chain([ends]);
+    let mixed = words.fold(0_u32, |mixed, word| {
+        (mixed.rotate_left(5) ^ word).wrapping_mul(0x9e37_79b1)
+    });
+    (mixed >> 16) as usize
 }
 
 /// What is in use of everything that can run out. Flows, ports and clients as the sweep of the flow table last saw them.
@@ -101,6 +120,8 @@ pub struct Usage {
     pub fragments: u64,
     /// Each service.
     pub services: Vec<ServiceUsage>,
+    /// Each SNAT source, by address.
+    pub snat: Vec<SnatUsage>,
 }
 
 /// What a service takes.
@@ -110,10 +131,19 @@ pub struct ServiceUsage {
     pub name: String,
     /// Flows that are not closing.
     pub open: u64,
-    /// Source ports that this node has for translated connections to one port of one server; 0 = sources are not translated.
+}
+
+/// What is in use of a SNAT source, whichever services use it. A port is used once for each port of each server and protocol.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SnatUsage {
+    /// The source.
+    pub addr: IpAddr,
+    /// Ports of it that this node has.
     pub ports: u64,
-    /// Each server, in configured order, and the source ports in use towards the port of it that has most of them.
-    pub servers: Vec<(ServerId, u64)>,
+    /// Of them in use towards [`Self::server`].
+    pub used: u64,
+    /// The server, and its port, to which most are in use; `None` = none are in use.
+    pub server: Option<SocketAddr>,
 }
 
 /// Most neighbours of clients.
@@ -131,16 +161,25 @@ impl Dataplane {
     pub fn usage(&self) -> Result<Usage> {
         let taken = self.flows.taken();
         let [flows, flows6] = taken.flows;
-        let services = self.registry.services().values().map(|service| {
-            let pools = service.spec.snat.iter();
-            let ports = pools.map(|pool| u64::from(pool.last - pool.first) + 1).sum();
-            let used = |index: u32| taken.ports.get(index as usize).copied().unwrap_or(0).into();
-            let servers = service.spec.servers.iter().zip(&service.servers);
-            ServiceUsage {
-                name: service.spec.name.clone(),
-                open: self.flows.open_of(service.index),
+        let services = self.registry.services().values().map(|service| ServiceUsage {
+            name: service.spec.name.clone(),
+            open: self.flows.open_of(service.index),
+        });
+        let pools = self
+            .registry
+            .services()
+            .values()
+            .flat_map(|service| &service.spec.snat);
+        let ports: BTreeMap<IpAddr, u64> = pools
+            .map(|pool| (pool.addr, u64::from(pool.last - pool.first) + 1))
+            .collect();
+        let snat = ports.into_iter().map(|(addr, ports)| {
+            let busiest = taken.sources.get(&addr);
+            SnatUsage {
+                addr,
                 ports,
-                servers: servers.map(|(server, index)| (server.id, used(*index))).collect(),
+                used: busiest.map_or(0, |busiest| busiest.used.into()),
+                server: busiest.map(|busiest| busiest.server),
             }
         });
         Ok(Usage {
@@ -153,52 +192,90 @@ impl Dataplane {
             next_hops: self.mirror.ids.known().count() as u64,
             fragments: summed(&self.maps.counters.values(Counter::FragmentRemembered.index())?),
             services: services.collect(),
+            snat: snat.collect(),
         })
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Counting, Taken};
-    use onearm_dataplane_common::flow::{FlowEntry, flags};
-    use onearm_dataplane_common::maps::mode;
+    use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
-    fn flow(of: u8, server: u16, port: u16) -> FlowEntry {
+    use super::{Busiest, Counting, Taken};
+    use crate::tables::wide;
+    use onearm_dataplane_common::flow::{FlowEntry, flags};
+    use onearm_dataplane_common::maps::{mode, proto};
+
+    fn host(n: u8) -> IpAddr {
+        Ipv4Addr::new(192, 168, 100, n).into()
+    }
+
+    fn flow(of: u8, source: u8, server: u8, port: u16) -> FlowEntry {
         FlowEntry {
             flags: of << flags::MODE_SHIFT,
-            server,
+            proto: proto::TCP,
+            new_saddr: wide(host(source)),
+            new_daddr: wide(host(server)),
             new_dport: port.to_be(),
             ..FlowEntry::default()
         }
     }
 
     #[test]
-    fn b153_source_ports_count_for_each_server_by_its_busiest_port() {
+    fn b153_ports_of_a_source_count_by_the_busiest_port_of_a_server_whatever_the_service() {
         let mut counting = Counting::new();
         for n in 0..100 {
-            counting.add(&flow(mode::BOTH_NAT, 1, 80), false);
-            counting.add(&flow(mode::BOTH_NAT, 1, 443), n % 2 == 0);
-            counting.add(&flow(mode::BOTH_NAT, 2, 1_000 + n), false);
-            counting.add(&flow(mode::DNAT, 3, 80), false);
-            counting.add(&flow(mode::DSR, 4, 80), false);
+            for service in 0..2 {
+                let of = |flow| FlowEntry {
+                    server: service,
+                    stats: service,
+                    ..flow
+                };
+                counting.add(&of(flow(mode::BOTH_NAT, 90, 1, 80)), false);
+                counting.add(&of(flow(mode::BOTH_NAT, 90, 1, 443)), n % 2 == 0);
+            }
+            counting.add(&flow(mode::BOTH_NAT, 90, 2, 1_000 + n), false);
+            counting.add(&flow(mode::BOTH_NAT, 91, 1, 80), false);
+            let datagram = FlowEntry {
+                proto: proto::UDP,
+                ..flow(mode::BOTH_NAT, 91, 1, 80)
+            };
+            counting.add(&datagram, false);
+            counting.add(&flow(mode::DNAT, 92, 3, 80), false);
+            counting.add(&flow(mode::DSR, 93, 4, 80), false);
         }
-        counting.add(&flow(mode::BOTH_NAT, 1, 443), false);
+        counting.add(&flow(mode::BOTH_NAT, 90, 1, 443), false);
         let taken = counting.end();
-        assert_eq!((taken.flows, taken.direct), ([351, 50], 100));
-        assert_eq!(taken.ports[..6], [0, 101, 1, 0, 0, 0]);
-        let empty = Counting::new().taken;
-        assert_eq!(counting.end(), empty, "the next pass begins with nothing");
-        assert_ne!(empty, Taken::default());
+        assert_eq!((taken.flows, taken.direct), ([701, 100], 100));
+        let busiest = |used, port| Busiest {
+            used,
+            server: SocketAddr::new(host(1), port),
+        };
+        assert_eq!(
+            taken.sources.into_iter().collect::<Vec<_>>(),
+            [(host(90), busiest(201, 443)), (host(91), busiest(100, 80))]
+        );
+        assert_eq!(
+            counting.end(),
+            Taken::default(),
+            "the next pass begins with nothing"
+        );
     }
 
     #[test]
     fn ports_of_many_servers_hardly_share_a_counter() {
-        let mut slots = std::collections::HashSet::new();
-        for server in 1..=256 {
-            for port in [80_u16, 443, 8_080, 8_443] {
-                slots.insert(super::slot(server, port.to_be()));
+        for six in [false, true] {
+            let mut slots = std::collections::HashSet::new();
+            for server in 0..=255_u8 {
+                for port in [80_u16, 443, 8_080, 8_443] {
+                    let mut flow = flow(mode::BOTH_NAT, 90, server, port);
+                    if six {
+                        flow.new_daddr.0 = [0x2001_0db8_u32.to_be(), 0, 0, u32::from(server).to_be()];
+                    }
+                    slots.insert(super::slot(&flow));
+                }
             }
+            assert!(slots.len() > 990, "{} counters for 1,024", slots.len());
         }
-        assert!(slots.len() > 990, "{} counters for 1,024", slots.len());
     }
 }

@@ -93,7 +93,7 @@ fn usage() -> Vec<UsageStatus> {
         of("IPv6 flows", 0, 1_000_000),
         of("half-open flows", 12, 65_536),
         of(
-            "SNAT ports to server application-server-2 of service web",
+            "SNAT ports of 2001:db8:100::100 to [2001:db8:100::10]:8443",
             16_384,
             16_384,
         ),
@@ -201,8 +201,8 @@ lan: generic: the driver has no native XDP; about twice the cost per packet
 in use
    12 %  123,456 of 1,000,000 IPv4 flows
     0 %  12 of 65,536 half-open flows
-  100 %  16,384 of 16,384 SNAT ports to server application-server-2 of service
-         web
+  100 %  16,384 of 16,384 SNAT ports of 2001:db8:100::100 to
+         [2001:db8:100::10]:8443
 
 protocol
   adverts_received                  89  adverts_sent               1,234,567

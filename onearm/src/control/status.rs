@@ -185,7 +185,7 @@ pub struct DataplaneStatus {
 /// How full something is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UsageStatus {
-    /// What, in words: `IPv4 flows`, `SNAT ports to server s1 of service web`.
+    /// What, in words: `IPv4 flows`, `SNAT ports of 192.168.100.100 to 192.168.100.10:80`.
     pub name: String,
     /// How much is in use.
     pub used: u64,

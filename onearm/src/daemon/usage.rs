@@ -5,14 +5,13 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use onearm_dataplane::{MOST_FRAGMENTS, MOST_LAST_HOPS, MOST_NEXT_HOPS, Usage};
+use onearm_dataplane::{MOST_FRAGMENTS, MOST_LAST_HOPS, MOST_NEXT_HOPS, SnatUsage, Usage};
 use tokio::time::{MissedTickBehavior, interval};
 
 use crate::config::{PairConfig, ServiceConfig};
 use crate::control::{NewEvent, Severity, UsageStatus};
 
 use super::backend::Backend;
-use super::plan::server_id;
 
 /// How often it is looked at, and for how long a fragmented datagram is remembered.
 const PERIOD: Duration = Duration::from_secs(5);
@@ -57,8 +56,10 @@ pub(crate) async fn watch(backend: Arc<Backend>) {
 /// Something that can run out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Use {
-    /// What, in words that name service and server.
+    /// What, in words that name service or address.
     name: String,
+    /// What else is to be said of it, in parentheses.
+    detail: Option<String>,
     /// How much is in use.
     used: u64,
     /// How much there may be; not 0.
@@ -72,6 +73,12 @@ struct Use {
 impl Use {
     fn percent(&self) -> u64 {
         self.used.saturating_mul(100) / self.limit
+    }
+
+    /// Name and detail.
+    fn title(&self) -> String {
+        let detail = self.detail.iter().map(|detail| format!(" {detail}"));
+        std::iter::once(self.name.clone()).chain(detail).collect()
     }
 }
 
@@ -131,37 +138,44 @@ fn uses(pair: &PairConfig, usage: &Usage, fragments: u64) -> Vec<Use> {
     ];
     let tables = tables.into_iter().map(|(name, used, limit, remedy)| Use {
         name: name.to_owned(),
+        detail: None,
         used,
         limit,
         remedy,
         always: true,
     });
-    let services = usage.services.iter().flat_map(|of| {
-        let service = pair.services.iter().find(|service| service.name == of.name);
-        service.map(|service| of_service(service, of)).unwrap_or_default()
+    let services = usage.services.iter().filter_map(|of| {
+        let service = pair.services.iter().find(|service| service.name == of.name)?;
+        connections(service, of.open)
     });
-    tables.chain(services).filter(|of| of.limit > 0).collect()
+    let sources = usage.snat.iter().map(of_source);
+    tables
+        .chain(services)
+        .chain(sources)
+        .filter(|of| of.limit > 0)
+        .collect()
 }
 
-fn of_service(service: &ServiceConfig, usage: &onearm_dataplane::ServiceUsage) -> Vec<Use> {
-    let connections = service.limits.max_connections.map(|most| Use {
+fn connections(service: &ServiceConfig, open: u64) -> Option<Use> {
+    service.limits.max_connections.map(|most| Use {
         name: format!("connections of service {}", service.name),
-        used: usage.open,
+        detail: None,
+        used: open,
         limit: u64::from(most),
         remedy: "at the limit new ones are dropped: raise the service's max_connections, or find out who calls",
         always: true,
-    });
-    let ports = usage.servers.iter().filter_map(|(id, used)| {
-        let server = service.servers.iter().find(|server| server_id(server) == *id)?;
-        Some(Use {
-            name: format!("SNAT ports to server {} of service {}", server.name, service.name),
-            used: *used,
-            limit: usage.ports,
-            remedy: "at the limit new connections to the server are refused: give the service more snat addresses or a wider snat_ports",
-            always: false,
-        })
-    });
-    connections.into_iter().chain(ports).collect()
+    })
+}
+
+fn of_source(of: &SnatUsage) -> Use {
+    Use {
+        name: format!("SNAT ports of {}", of.addr),
+        detail: of.server.map(|server| format!("to {server}")),
+        used: of.used,
+        limit: of.ports,
+        remedy: "at the limit new connections to that server need another source or are refused: give its services more snat addresses or a wider snat_ports",
+        always: false,
+    }
 }
 
 /// Levels told last.
@@ -189,7 +203,7 @@ impl Levels {
         for of in uses {
             let before = self.0.get(&of.name).copied().unwrap_or(0);
             let now = Self::next(before, of.percent());
-            let told = format!("{} ({} of {}, {} %)", of.name, of.used, of.limit, of.percent());
+            let told = format!("{} ({} of {}, {} %)", of.title(), of.used, of.limit, of.percent());
             if now > before {
                 reached.entry((now, of.remedy)).or_default().push(told);
             } else if now < before {
@@ -238,20 +252,20 @@ fn joined(names: &[String]) -> String {
 fn warnings(uses: &[Use], levels: &Levels) -> Vec<String> {
     let mut by_remedy: BTreeMap<&str, Vec<String>> = BTreeMap::new();
     for of in uses.iter().filter(|of| levels.is_warned(of)) {
-        let told = format!("{} {} %", of.name, of.percent());
+        let told = format!("{} {} %", of.title(), of.percent());
         by_remedy.entry(of.remedy).or_default().push(told);
     }
     let warning = |(remedy, names): (&str, Vec<String>)| format!("in use: {}; {remedy}", joined(&names));
     by_remedy.into_iter().map(warning).collect()
 }
 
-/// What status shows: the tables, and servers that have taken half of their ports.
+/// What status shows: the tables, and SNAT sources that have given half of their ports to one server.
 fn shown(uses: Vec<Use>) -> Vec<UsageStatus> {
     uses.into_iter()
         .filter(|of| of.always || of.percent() >= LEVELS[0])
         .map(|of| UsageStatus {
             percent: of.percent(),
-            name: of.name,
+            name: of.title(),
             used: of.used,
             limit: of.limit,
         })

@@ -1,6 +1,6 @@
 use std::net::{IpAddr, Ipv4Addr};
 
-use onearm_dataplane::{Persistent, ServerId, ServiceUsage, Usage};
+use onearm_dataplane::{Persistent, ServiceUsage, SnatUsage, Usage};
 use proptest::prelude::*;
 
 use super::{LEVELS, Levels, Use, shown, uses, warnings};
@@ -36,11 +36,13 @@ fn pair() -> PairConfig {
     parse_pair(Source::new("pair.toml", PAIR)).parsed.config
 }
 
-/// Everything about so full, in percent; ports of server `s2` alone.
+/// Everything about so full, in percent; of two SNAT sources one.
 fn full(percent: u64) -> Usage {
-    let server = |n| ServerId {
+    let source = |n, used| SnatUsage {
         addr: IpAddr::V4(Ipv4Addr::new(192, 168, 100, n)),
-        port: 0,
+        ports: 16_384,
+        used,
+        server: (used > 0).then(|| "192.168.100.11:80".parse().unwrap()),
     };
     Usage {
         flows: 100 * percent,
@@ -58,15 +60,16 @@ fn full(percent: u64) -> Usage {
             ServiceUsage {
                 name: "web".into(),
                 open: 2 * percent,
-                ports: 16_384,
-                servers: vec![(server(10), 5), (server(11), (16_384 * percent).div_ceil(100))],
             },
             ServiceUsage {
                 name: "direct".into(),
                 open: 9,
-                ports: 0,
-                servers: vec![(server(12), 0)],
             },
+        ],
+        snat: vec![
+            source(100, (16_384 * percent).div_ceil(100)),
+            source(101, 5),
+            source(102, 0),
         ],
     }
 }
@@ -86,7 +89,7 @@ fn b153_everything_that_can_run_out_is_told_at_50_85_and_100_percent_by_name() {
         "next hops",
         "fragmented datagrams in five seconds",
         "connections of service web",
-        "SNAT ports to server s2 of service web",
+        "SNAT ports of 192.168.100.100 to 192.168.100.11:80",
     ];
     let mut levels = Levels::default();
     for percent in [0, 49] {
@@ -123,7 +126,7 @@ fn b153_everything_that_can_run_out_is_told_at_50_85_and_100_percent_by_name() {
         assert!(
             !events
                 .iter()
-                .any(|event| event.message.contains("IPv6") || event.message.contains("server s1"))
+                .any(|event| event.message.contains("IPv6") || event.message.contains("192.168.100.101"))
         );
         assert_eq!(levels.judge(&uses), [], "once");
     }
@@ -154,9 +157,10 @@ fn b153_a_share_that_goes_up_and_down_about_a_level_is_told_once() {
 }
 
 #[test]
-fn a_thousand_servers_at_once_are_one_event() {
+fn a_thousand_services_at_once_are_one_event() {
     let of = |n: u32| Use {
-        name: format!("SNAT ports to server s{n} of service web"),
+        name: format!("connections of service s{n}"),
+        detail: None,
         used: 9,
         limit: 10,
         remedy: "more",
@@ -175,7 +179,7 @@ fn a_thousand_servers_at_once_are_one_event() {
 }
 
 #[test]
-fn status_shows_every_table_and_those_servers_alone_that_run_out_of_ports() {
+fn status_shows_every_table_and_those_sources_alone_that_run_out_of_ports() {
     let names = |percent| {
         shown(of(&full(percent), percent))
             .into_iter()
@@ -185,7 +189,7 @@ fn status_shows_every_table_and_those_servers_alone_that_run_out_of_ports() {
     assert_eq!(names(10).len(), 8);
     let more = names(60);
     assert_eq!(more.len(), 9);
-    assert_eq!(more[8], "SNAT ports to server s2 of service web");
+    assert_eq!(more[8], "SNAT ports of 192.168.100.100 to 192.168.100.11:80");
     let shown = shown(of(&full(60), 60));
     assert_eq!(
         (shown[0].used, shown[0].limit, shown[0].percent),

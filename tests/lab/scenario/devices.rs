@@ -31,6 +31,7 @@ pub(super) fn scenario() -> Scenario {
                 topology::vlans_exist()?,
                 "this kernel has no VLAN devices; `vm-devices` runs this on one that has"
             );
+            two_arms::both_nat(run, Some(VLAN))?;
             two_arms::dnat(run, Some(VLAN))?;
             beside_untagged(run)?;
             tunnel_filters(run)
@@ -162,14 +163,24 @@ fn tunnel_filters(run: &mut Run) -> Result<()> {
                     ns.run(&format!("ip addr add {VIP}/32 dev tun9"))?;
                 }
             }
+            let (device, word, health) = (
+                if has_address { "with" } else { "without" },
+                if passes { "passes" } else { "drops" },
+                if passes { "up" } else { "down" },
+            );
+            let node = pair.nodes[0].as_onearm().context("a node of onearm")?;
+            let judged = node.wait_health("web", &[health; SERVERS.len()], Duration::from_secs(10))?;
+            run.report.check(
+                format!(
+                    "b70: rp_filter {filter} on tunnel devices {device} an address: servers are {health}"
+                ),
+                judged == [health; SERVERS.len()],
+                judged.join(" "),
+            );
             let prober = UdpProber::start(lab.ns("out"), (VIP, echo::PORT), 5 * MS)?;
             clock::observe(Duration::from_secs(1));
             let series = prober.stop()?;
             let answered = series.attempts.len() - series.lost(0, Nanos::MAX);
-            let (device, word) = (
-                if has_address { "with" } else { "without" },
-                if passes { "passes" } else { "drops" },
-            );
             run.report.check(
                 format!(
                     "b70: rp_filter {filter} on tunnel devices {device} an address {word} what the pair sends"

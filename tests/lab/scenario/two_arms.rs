@@ -43,7 +43,7 @@ pub(super) fn scenario() -> Scenario {
 }
 
 /// Both-NAT, and a killed Active.
-fn both_nat(run: &mut Run, vlan: Option<u16>) -> Result<()> {
+pub(super) fn both_nat(run: &mut Run, vlan: Option<u16>) -> Result<()> {
     let part = Part::of(Mode::BothNat, vlan);
     part.with_pair(run, |run, lab, web, pair| {
         part.serves(run, lab, web, "first")?;

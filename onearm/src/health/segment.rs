@@ -8,6 +8,9 @@ pub(super) const TCP: u8 = 6;
 const IPV4: usize = 20;
 const IPV6: usize = 40;
 const SEGMENT: usize = 20;
+/// The same as fields of headers: a segment, and a whole IPv4 packet.
+const SEGMENT_FIELD: u8 = 20;
+const TOTAL_FIELD: u8 = 40;
 const TTL: u8 = 64;
 
 /// Flags of a segment.
@@ -77,17 +80,17 @@ impl Segment {
         // Five words of header; a window of nothing, as nothing follows.
         tcp.extend([0x50, self.flags, 0, 0, 0, 0, 0, 0]);
         let addresses = [octets(self.from.ip()), octets(self.to.ip())].concat();
-        let pseudo = [&addresses[..], &[0, TCP, 0, SEGMENT as u8]].concat();
+        let pseudo = [&addresses[..], &[0, TCP, 0, SEGMENT_FIELD]].concat();
         let sum = checksum([&pseudo[..], &tcp[..]].concat().as_slice());
         tcp[16..18].copy_from_slice(&sum.to_be_bytes());
         let mut packet = if self.from.is_ipv4() {
-            let mut header = vec![0x45, 0, 0, (IPV4 + SEGMENT) as u8, 0, 0, 0x40, 0, TTL, TCP, 0, 0];
+            let mut header = vec![0x45, 0, 0, TOTAL_FIELD, 0, 0, 0x40, 0, TTL, TCP, 0, 0];
             header.extend(&addresses);
             let sum = checksum(&header);
             header[10..12].copy_from_slice(&sum.to_be_bytes());
             header
         } else {
-            let mut header = vec![0x60, 0, 0, 0, 0, SEGMENT as u8, TCP, TTL];
+            let mut header = vec![0x60, 0, 0, 0, 0, SEGMENT_FIELD, TCP, TTL];
             header.extend(&addresses);
             header
         };
@@ -166,7 +169,7 @@ mod tests {
                 } else {
                     &header[8..]
                 };
-                let whole = [addresses, &[0, TCP, 0, 20], tcp].concat();
+                let whole = [addresses, &[0, TCP, 0, SEGMENT_FIELD], tcp].concat();
                 assert_eq!(checksum(&whole), 0);
                 assert_eq!(Segment::parse(&packet), Some(segment));
             }

@@ -43,12 +43,15 @@ const HEAD: usize = 256;
 /// Two ends of a connection: the VIP's and this node's.
 type Ends = (SocketAddr, SocketAddr);
 
+/// What each check waits for: an acknowledgment, and who is told whether it accepts.
+type Expected = HashMap<Ends, (u32, oneshot::Sender<bool>)>;
+
 /// Checks that wait for an answer, by their ends.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Waiting(Arc<Mutex<HashMap<Ends, (u32, oneshot::Sender<bool>)>>>);
+pub(super) struct Waiting(Arc<Mutex<Expected>>);
 
 impl Waiting {
-    fn lock(&self) -> MutexGuard<'_, HashMap<Ends, (u32, oneshot::Sender<bool>)>> {
+    fn lock(&self) -> MutexGuard<'_, Expected> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -32,7 +32,7 @@ bench: build ## Packet cost by test run, as ratios to a kernel hash lookup
 lab: build ## A shell in a running lab (TOPOLOGY=one-arm or two-arms)
 	@$(BIN)/onearm-lab up $(or $(TOPOLOGY),one-arm)
 
-chaos: build ## Failover scenarios, RUNS each (default 5), at 1 s and 10 ms adverts
+chaos: build ## One pair through FAULTS faults (default 200, SEED), then failover scenarios, RUNS each (default 5), at 1 s and 10 ms adverts
 	@xtask/chaos.sh
 
 fuzz: bpf ## T=seconds: frames against the naive reference for so long; else property tests, N cases each (default 1,000,000), F=word limits them

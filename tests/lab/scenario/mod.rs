@@ -2,6 +2,7 @@
 
 pub mod basic;
 mod budgets;
+mod chaos;
 mod cost;
 mod dead_node;
 mod devices;
@@ -83,6 +84,7 @@ pub fn all() -> Vec<Scenario> {
     list.push(basic::scenario());
     list.extend(failover::scenarios());
     list.push(dead_node::scenario());
+    list.push(chaos::scenario());
     list.push(modes::scenario());
     list.push(two_arms::scenario());
     list.push(ipv6::scenario());

@@ -1,0 +1,220 @@
+//! One pair, many faults, one after the other: what each costs an outside client, and whether two nodes ever own.
+
+mod fault;
+mod outcome;
+
+use std::{net::SocketAddrV4, time::Duration};
+
+use anyhow::{Context as _, Result};
+
+use self::{
+    fault::{Fault, Target},
+    outcome::{Instruments, Outcome},
+};
+use super::{Run, Scenario, failover, stage};
+use crate::{
+    clock::{self, MS, Nanos, ms},
+    measure::echo,
+    node::{Pair, Role},
+    service::{Mode, PairSpec},
+    topology::{OneArm, Options, SERVERS, VIP},
+    traffic,
+};
+
+/// Faults of a run where the command line names no number: every one twice in turn, then at random.
+const FAULTS: u32 = 200;
+/// What a fault may cost above the silence bound.
+const ALLOWANCE: Nanos = 25 * MS;
+/// A stall of the machine above this excuses a fault from its bound.
+const STALL: Nanos = 10 * MS;
+
+/// The scenario.
+pub(super) fn scenario() -> Scenario {
+    Scenario {
+        name: "chaos",
+        about: "faults of every kind in turn and at random at 100 ms adverts (--runs: how many), with traffic",
+        for_peers: false,
+        run,
+    }
+}
+
+fn run(run: &mut Run) -> Result<()> {
+    let interval = run.wanted.interval.unwrap_or(Duration::from_millis(100));
+    let spec = PairSpec::web_and_echo(Mode::Dnat, interval);
+    let wanted = usize::try_from(run.wanted.runs.unwrap_or(FAULTS))?;
+    let mut plan: Vec<(Fault, Target)> = Fault::ALL
+        .iter()
+        .flat_map(|f| f.targets().map(|t| (*f, t)))
+        .collect();
+    plan.truncate(wanted);
+    while plan.len() < wanted {
+        let pick = usize::try_from(run.random() >> 33)? % Fault::ALL.len();
+        let target = if run.random() & 1 << 40 == 0 {
+            Target::Active
+        } else {
+            Target::Standby
+        };
+        plan.push((Fault::ALL[pick], target));
+    }
+    let options = Options {
+        forwarding: true,
+        ..Options::default()
+    };
+    let mut lab = OneArm::build(options).context("cannot build the lab")?;
+    let outcome = story(run, &mut lab, &spec, &plan);
+    if outcome.is_err() {
+        run.keep(&lab, "chaos")?;
+    } else {
+        run.keep_if_needed(&lab, "chaos")?;
+    }
+    outcome
+}
+
+fn story(run: &mut Run, lab: &mut OneArm, spec: &PairSpec, plan: &[(Fault, Target)]) -> Result<()> {
+    let _servers = traffic::start_servers(lab, &SERVERS)?;
+    let mut pair = stage(run, lab, spec)?;
+    let mut outcomes = Vec::new();
+    for (number, (fault, target)) in plan.iter().enumerate() {
+        let outcome = once(run, lab, &mut pair, spec, *fault, *target).with_context(|| {
+            format!(
+                "fault {} of {}: {fault:?} of the {target:?}",
+                number + 1,
+                plan.len()
+            )
+        })?;
+        run.report
+            .note(format!("{} of {}: {outcome}", number + 1, plan.len()));
+        outcomes.push(outcome);
+    }
+    judge(run, spec, &outcomes);
+    pair.scrap()
+}
+
+/// One fault of a settled pair, from before it until the pair is settled again.
+fn once(
+    run: &mut Run,
+    lab: &mut OneArm,
+    pair: &mut Pair,
+    spec: &PairSpec,
+    fault: Fault,
+    target: Target,
+) -> Result<Outcome> {
+    let active = usize::from(pair.nodes[1].role()? == Role::Active);
+    let index = match target {
+        Target::Active => active,
+        Target::Standby => 1 - active,
+    };
+    let instruments = Instruments::start(lab, pair)?;
+    let jitter = run.random_span(spec.interval);
+    clock::observe(Duration::from_millis(200) + jitter);
+    let (begun, before) = (instruments.begun, clock::now());
+    let hogs = fault.inject(lab, pair, index)?;
+    let silence = spec.active_down(0).max(spec.active_down(1));
+    clock::observe(Duration::from_nanos(2 * silence) + Duration::from_millis(300));
+    // A cell that is there is read on; the one of a new process is not among those.
+    let leases = instruments.readings()?;
+    drop(hogs);
+    fault.heal(lab, pair, index)?;
+    settle(lab, pair)?;
+    let end = clock::now();
+    let found = instruments.stop()?;
+    Ok(Outcome::read(
+        (fault, target),
+        &found,
+        &leases,
+        (begun, before, end),
+    ))
+}
+
+/// Waits until one node is Active, the other Standby, and the client is served.
+fn settle(lab: &OneArm, pair: &mut Pair) -> Result<()> {
+    let patience = Duration::from_secs(30);
+    clock::wait_for(
+        "one Active and one Standby",
+        patience,
+        Duration::from_millis(20),
+        || {
+            let roles = [pair.nodes[0].role()?, pair.nodes[1].role()?];
+            Ok(matches!(
+                roles,
+                [Role::Active, Role::Standby] | [Role::Standby, Role::Active]
+            )
+            .then_some(()))
+        },
+    )?;
+    for node in &mut pair.nodes {
+        node.wait_checked(patience)?;
+    }
+    failover::wait_served(lab, SocketAddrV4::new(VIP, echo::PORT))
+}
+
+fn judge(run: &mut Run, spec: &PairSpec, outcomes: &[Outcome]) {
+    let silence = spec.active_down(0).max(spec.active_down(1));
+    let report = &mut run.report;
+    report.count("faults", outcomes.len());
+    for fault in Fault::ALL {
+        for target in fault.targets() {
+            let of: Vec<&Outcome> = outcomes
+                .iter()
+                .filter(|o| o.fault == *fault && o.target == target)
+                .collect();
+            if of.is_empty() {
+                continue;
+            }
+            let name = format!("{fault:?}_{target:?}").to_lowercase();
+            let all: Vec<f64> = of.iter().map(|o| ms(o.outage)).collect();
+            report.spread(&format!("outage_ms_{name}"), &all);
+            report.count(format!("lost_{name}"), of.iter().map(|o| o.lost).sum());
+            let bound = fault.bound(target, silence).map(|bound| bound + ALLOWANCE);
+            let quiet = of.iter().filter(|o| o.stall <= STALL);
+            let worst = quiet.clone().map(|o| o.outage).max();
+            if let (Some(bound), Some(worst)) = (bound, worst) {
+                report.check(
+                    format!(
+                        "{fault:?} of the {target:?}: service is back within {} ms",
+                        ms(bound)
+                    ),
+                    worst <= bound,
+                    format!(
+                        "{} ms at most, {} of {} faults without a machine stall over 10 ms",
+                        ms(worst),
+                        quiet.count(),
+                        of.len()
+                    ),
+                );
+            }
+        }
+    }
+    let two_by_frames: usize = outcomes
+        .iter()
+        .filter(|o| o.fault.leaves_a_path())
+        .map(|o| o.disputed)
+        .sum();
+    let two_by_leases: usize = outcomes
+        .iter()
+        .filter(|o| o.fault.leaves_a_path())
+        .map(|o| o.doubles)
+        .sum();
+    report.check(
+        "never two owners while the nodes have any path: by frames",
+        two_by_frames == 0,
+        format!("{two_by_frames} questions answered by both"),
+    );
+    report.check(
+        "never two owners while the nodes have any path: by lease cells",
+        two_by_leases == 0,
+        format!("{two_by_leases} readings of both, a millisecond apart"),
+    );
+    let parted: Vec<f64> = outcomes
+        .iter()
+        .filter(|o| !o.fault.leaves_a_path())
+        .map(|o| f64::from(u32::try_from(o.doubles).unwrap_or(u32::MAX)))
+        .collect();
+    report.spread("double_leases_ms_without_a_path", &parted);
+    let served = outcomes.iter().filter(|o| o.served).count();
+    report.check(
+        "service is back after each fault",
+        served == outcomes.len(),
+        format!("{served} of {}", outcomes.len()),
+    );
+}

@@ -165,10 +165,10 @@ fn judge(run: &mut Run, spec: &PairSpec, outcomes: &[Outcome]) {
             let all: Vec<f64> = of.iter().map(|o| ms(o.outage)).collect();
             report.spread(&format!("outage_ms_{name}"), &all);
             report.count(format!("lost_{name}"), of.iter().map(|o| o.lost).sum());
-            let bound = fault.bound(target, silence).map(|bound| bound + ALLOWANCE);
+            let bound = fault.bound(target, silence) + ALLOWANCE;
             let quiet = of.iter().filter(|o| o.stall <= STALL);
             let worst = quiet.clone().map(|o| o.outage).max();
-            if let (Some(bound), Some(worst)) = (bound, worst) {
+            if let Some(worst) = worst {
                 report.check(
                     format!(
                         "{fault:?} of the {target:?}: service is back within {} ms",

@@ -90,12 +90,12 @@ impl Fault {
         !matches!(self, Self::Silence)
     }
 
-    /// How long service may be away; `silence`: three intervals and the skew. `None`: the client is cut off as well.
-    pub(super) fn bound(self, target: Target, silence: Nanos) -> Option<Nanos> {
-        match (target, self) {
-            (Target::Standby, _) => Some(0),
-            (Target::Active, Self::Filter | Self::Hog | Self::Deafen) => Some(0),
-            (Target::Active, _) => Some(silence),
+    /// How long service may be away; `silence`: three intervals and the skew.
+    pub(super) fn bound(self, target: Target, silence: Nanos) -> Nanos {
+        if target == Target::Standby || matches!(self, Self::Filter | Self::Hog | Self::Deafen) {
+            0
+        } else {
+            silence
         }
     }
 

@@ -4,6 +4,8 @@
 mod cases;
 #[path = "packets/conversations.rs"]
 mod conversations;
+#[path = "packets/counts.rs"]
+mod counts;
 #[path = "packets/decap.rs"]
 mod decap;
 #[path = "packets/fuzz/mod.rs"]

@@ -200,6 +200,19 @@ fn a_pending_entry_is_invisible_to_readers_and_taken_for_inserters_in<A: Address
     assert!(insert_pair::<A, _>(&m, &g, 2, &f, &r).is_ok());
 }
 
+fn an_affinity_that_is_there_is_not_made_again_in<A: Address>() {
+    let m = Memory::<A>::new(4);
+    let g = m.geometry();
+    let (mut flow, _) = pair(5, 99);
+    let mut scan = Scan::default();
+    let made = insert_single::<A, _>(&m, &g, 1, &flow, 4, &mut scan);
+    assert_eq!(made, Ok(()));
+    flow.incarnation += 1;
+    let made = insert_single::<A, _>(&m, &g, 1, &flow, 4, &mut scan);
+    assert_eq!(made, Err(NotInserted::ForwardExists));
+    assert_eq!(m.used(), 1);
+}
+
 /// A flow of which no other number has either key.
 fn nth(n: u32) -> (FlowEntry, FlowEntry) {
     let (mut forward, mut reply) = pair(n, n as u16);
@@ -369,6 +382,7 @@ macro_rules! both {
 both! {
     a_pair_is_found_from_both_sides_and_gone_from_both_after_removal / a_pair_is_found_from_both_sides_and_gone_from_both_after_removal_in,
     b58_a_reply_tuple_in_use_is_refused_and_leaves_nothing_behind / b58_a_reply_tuple_in_use_is_refused_and_leaves_nothing_behind_in,
+    an_affinity_that_is_there_is_not_made_again / an_affinity_that_is_there_is_not_made_again_in,
     a_locked_bucket_refuses_new_flows_but_not_lookups_until_the_lock_is_broken / a_locked_bucket_refuses_new_flows_but_not_lookups_until_the_lock_is_broken_in,
     a_pending_entry_is_invisible_to_readers_and_taken_for_inserters / a_pending_entry_is_invisible_to_readers_and_taken_for_inserters_in,
     the_first_refusal_comes_above_86_percent_and_a_full_table_keeps_every_flow / the_first_refusal_comes_above_86_percent_and_a_full_table_keeps_every_flow_in,

@@ -74,7 +74,7 @@ fn each_exchange_leads_to_its_state() {
     const SA: u8 = SYN | ACK;
     const FA: u8 = FIN | ACK;
     let handshake = [(Client, SYN, 1, 0), (Server, SA, 100, 2), (Client, ACK, 2, 101)];
-    let cases: [(&str, &[Sent], State); 18] = [
+    let cases: [(&str, &[Sent], State); 21] = [
         ("nothing but the SYN", &[], State::HalfOpen),
         (
             "a blind ACK does not promote",
@@ -190,6 +190,34 @@ fn each_exchange_leads_to_its_state() {
             State::Established,
         ),
         (
+            "and so does one of its own sender",
+            &[
+                handshake[0],
+                handshake[1],
+                handshake[2],
+                (Client, RST, 2, 0),
+                (Client, ACK, 2, 101),
+            ],
+            State::Established,
+        ),
+        (
+            "a RST of a half-open flow closes it, whatever its number",
+            &[handshake[0], handshake[1], (Client, RST, 900_000, 0)],
+            State::Closing,
+        ),
+        (
+            "a SYN-ACK opens nothing that both sides have closed",
+            &[
+                handshake[0],
+                handshake[1],
+                handshake[2],
+                (Client, FA, 2, 101),
+                (Server, FA, 101, 3),
+                (Server, SA, 5_000, 3),
+            ],
+            State::Closing,
+        ),
+        (
             "a refused SYN closes",
             &[(Server, RST | ACK, 0, 2)],
             State::Closing,
@@ -201,6 +229,23 @@ fn each_exchange_leads_to_its_state() {
             flow.sees(*from, *flags, *seq, *ack);
         }
         assert_eq!(state(TCP, flow.client, flow.server), want, "{what}");
+    }
+}
+
+#[test]
+fn a_flow_that_counts_for_its_client_counts_whatever_the_server_answers() {
+    let mut flow = Flow {
+        client: seen::OPENED | seen::COUNTED,
+        ..Flow::NEW
+    };
+    for (from, flags, seq, ack) in [
+        (Server, SYN | ACK, 100, 2),
+        (Server, SYN | ACK, 200, 2),
+        (Client, ACK, 2, 201),
+        (Server, SYN | ACK, 900, 2),
+    ] {
+        flow.sees(from, flags, seq, ack);
+        assert!(flow.client & seen::COUNTED != 0 && flow.server & seen::COUNTED == 0);
     }
 }
 

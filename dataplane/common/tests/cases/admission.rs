@@ -1,6 +1,8 @@
 //! Who may open a flow, which server gets it, and what a server that goes down leaves.
 
-use super::{Case, End, Frame, Talk, balanced::outside, case, case4, ends, expect, expect_drop, forwarded};
+use super::{
+    Case, End, Frame, Talk, balanced::outside, case, case4, direct, ends, expect, expect_drop, forwarded,
+};
 use crate::support::{
     Engine, Setup,
     Verdict::Transmit,
@@ -64,6 +66,13 @@ fn most_of_one_source<E: Engine>(e: &mut E) {
     // A SYN sent again is no new flow, and one that takes a closed flow's place counts once.
     talk("192.168.10.50", 2).syn(e, 1);
     assert_eq!(e.counter(Counter::FlowCreated), 4);
+}
+
+/// What opens nothing goes to its server, though no more connections may be opened.
+fn segments_are_no_connections<E: Engine>(e: &mut E) {
+    direct::to_server(e, &talk("192.168.10.50", 1).request(Body::Tcp("S", 1, 0)), S1_MAC);
+    expect_drop(e, &syn("192.168.10.51", 1), Counter::MaxConnections);
+    direct::to_server(e, &talk("192.168.10.51", 2).request(Body::Tcp("A", 2, 9)), S1_MAC);
 }
 
 /// Whoever closes a connection may open another.
@@ -405,6 +414,11 @@ pub fn cases<E: Engine>() -> Vec<Case<E>> {
 fn limits<E: Engine>() -> Vec<Case<E>> {
     vec![
         case(
+            "a segment that opens nothing counts for no limit",
+            direct_limits,
+            segments_are_no_connections,
+        ),
+        case(
             "max_connections counts what is not closing",
             || {
                 with_limits(Limits {
@@ -479,6 +493,17 @@ fn limits<E: Engine>() -> Vec<Case<E>> {
             b51,
         ),
     ]
+}
+
+fn direct_limits() -> Setup {
+    let mut setup = direct::dsr();
+    let limits = Limits {
+        max_connections: 1,
+        ..Limits::default()
+    };
+    setup.limits.push((0, limits));
+    setup.service[0].1.options = service::LIMITED;
+    setup
 }
 
 fn servers<E: Engine>() -> Vec<Case<E>> {

@@ -1,13 +1,16 @@
 //! Which server, which port.
 
-use super::{Case, End, Frame, Talk, balanced::outside, case, ends, expect};
+use super::{Case, End, Frame, Talk, balanced::outside, case, direct, ends, expect};
 use crate::support::{
     Engine, Setup,
     Verdict::Transmit,
     frames::{end, ip, tcp},
-    setup::{ROUTER_MAC, S2, ServiceSpec, VIP},
+    setup::{ROUTER_MAC, S1_MAC, S2, S2_MAC, ServiceSpec, VIP},
 };
-use onearm_dataplane_common::{counter::Counter, maps::scheduler};
+use onearm_dataplane_common::{
+    counter::Counter,
+    maps::{scheduler, server},
+};
 use std::collections::{HashMap, HashSet};
 
 /// Two servers by turns: the third connection is the first server's again.
@@ -54,8 +57,27 @@ fn maglev<E: Engine>(e: &mut E) {
     );
 }
 
+/// Weighed by its health, not by whether it is configured.
+fn direct_server_down<E: Engine>(e: &mut E) {
+    direct::to_server(e, &direct::syn(), S1_MAC);
+    direct::to_server(e, &direct::ack(), S1_MAC);
+    let mut setup = Setup::service(&ServiceSpec {
+        servers: &[2],
+        ..direct::DSR
+    });
+    setup.servers[0].1.flags = server::USED | 1 << server::WEIGHT_SHIFT;
+    e.change(&setup);
+    direct::to_server(e, &direct::ack(), S2_MAC);
+    assert_eq!((e.counter(Counter::FlowReopened), e.entries().len()), (1, 1));
+}
+
 pub fn cases<E: Engine>() -> Vec<Case<E>> {
     vec![
+        case(
+            "a direct flow whose server went down goes to another",
+            direct::dsr,
+            direct_server_down,
+        ),
         case(
             "weighted round robin follows its sequence",
             || {

@@ -11,7 +11,7 @@ use crate::support::{
 use onearm_dataplane_common::{
     counter::Counter,
     help::{note, wanted},
-    maps::proto,
+    maps::{proto, server},
 };
 
 fn udp_talk() -> Talk {
@@ -313,6 +313,32 @@ fn both_services() -> Setup {
     udp_service(&ServiceSpec::BOTH_NAT).with(&ServiceSpec::BOTH_NAT)
 }
 
+/// A later fragment at the end of its time: nobody is told (RFC 1122 §3.2.2).
+fn later_and_too_old<E: Engine>(e: &mut E) {
+    let request = udp_talk().request(Body::Udp(true)).payload(&[7; 100]);
+    let pieces = |ttl| {
+        let whole = unfragmented(&request.clone().ttl(ttl).build(), 9);
+        fragments(&whole, 9, 64)
+    };
+    expect(e, &pieces(64)[0], Transmit);
+    expect_drop(e, &pieces(1)[1], Counter::TtlExpired);
+}
+
+/// The server of a flow is configured no more: its datagrams go elsewhere, in fragments, too.
+fn of_a_removed_server<E: Engine>(e: &mut E) {
+    let talk = udp_talk();
+    let request = talk.request(Body::Udp(true)).payload(&[7; 100]);
+    carried(e, &request, 1, 64, talk.server, S1_MAC);
+    let mut setup = udp_service(&ServiceSpec {
+        servers: &[2],
+        ..ServiceSpec::BOTH_NAT
+    });
+    setup.servers[0].1.flags = server::USED | server::MOVES;
+    e.change(&setup);
+    carried(e, &request, 2, 64, end("192.168.100.11:53"), S2_MAC);
+    assert_eq!((e.counter(Counter::ServerDownMoved), e.entries().len()), (1, 2));
+}
+
 pub fn cases<E: Engine>() -> Vec<Case<E>> {
     let both = || udp_service(&ServiceSpec::BOTH_NAT);
     let dnat = || udp_service(&ServiceSpec::DNAT);
@@ -378,5 +404,11 @@ pub fn cases<E: Engine>() -> Vec<Case<E>> {
         case("fragments of the node's own traffic are the kernel's", both, own),
         case("fragments in transit are routed", dnat, transit),
         case("fragments follow the lease", both, without_a_lease),
+        case(
+            "a later fragment whose time is over is dropped",
+            both,
+            later_and_too_old,
+        ),
+        case("fragments leave a removed server", both, of_a_removed_server),
     ]
 }

@@ -5,7 +5,7 @@ use crate::support::{
     Engine, Setup,
     Verdict::Transmit,
     frames::{Body, End, Mac, end, ip, raw},
-    setup::{IFINDEX, ServiceSpec},
+    setup::{IFINDEX, PEER_MAC, ServiceSpec},
 };
 use onearm_dataplane_common::{
     counter::Counter,
@@ -155,6 +155,26 @@ fn b153_a_flood_of_macs<E: Engine>(e: &mut E) {
     );
 }
 
+/// The peer passes a frame on: it is no neighbour of the client's, even where nothing is known of the way.
+fn not_by_the_peer<E: Engine>(e: &mut E) {
+    let talk = by(&on_link(), PEER_MAC);
+    let source = talk.syn(e, 1);
+    expect_drop(
+        e,
+        &talk.reply(source, Body::Tcp("SA", 2, 2)).build(),
+        Counter::NoNeighbour,
+    );
+}
+
+/// The router's MAC, from a leg that does not lead to the client.
+fn not_by_another_leg<E: Engine>(e: &mut E) {
+    let talk = outside();
+    let frame = talk.request(Body::Tcp("S", 1, 0)).vlan(10).build();
+    let (source, _) = ends(&expect(e, &frame, Transmit));
+    assert_eq!(e.counter(Counter::LastHopDoubted), 1);
+    talk.server_sends(e, source, Body::Tcp("SA", 2, 2));
+}
+
 pub fn cases<E: Engine>() -> Vec<Case<E>> {
     vec![
         case(
@@ -187,6 +207,12 @@ pub fn cases<E: Engine>() -> Vec<Case<E>> {
             "b153 a flood of MACs harms no known neighbour",
             service,
             b153_a_flood_of_macs,
+        ),
+        case("the peer is nobody's neighbour", service, not_by_the_peer),
+        case(
+            "a neighbour's MAC on another leg gets no replies",
+            service,
+            not_by_another_leg,
         ),
     ]
 }

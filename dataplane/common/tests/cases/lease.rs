@@ -108,6 +108,14 @@ fn stray_answered<E: Engine>(e: &mut E) {
     assert_eq!(expect(e, &unresolved, Transmit)[..6], PEER_MAC);
 }
 
+/// Only group 0 has a lease here.
+fn another_group<E: Engine>(e: &mut E) {
+    let talk = outside();
+    expect_drop(e, &talk.request(Body::Tcp("S", 1, 0)).build(), Counter::NoLease);
+    expect_drop(e, &talk.request(Body::Tcp("S", 1, 0)).build(), Counter::NoLease);
+    assert!(e.entries().iter().all(|entry| entry.packets == 0));
+}
+
 pub fn cases<E: Engine>() -> Vec<Case<E>> {
     vec![
         case("without a lease the pair's packets are dropped", standby, dropped),
@@ -134,6 +142,15 @@ pub fn cases<E: Engine>() -> Vec<Case<E>> {
             "a stray question is answered by the route",
             standby,
             stray_answered,
+        ),
+        case(
+            "a flow is guarded by the lease of its own group",
+            || {
+                let mut setup = standby();
+                setup.service[0].1.group = 1;
+                setup
+            },
+            another_group,
         ),
     ]
 }

@@ -191,6 +191,24 @@ fn b56<E: Engine>(e: &mut E) {
     expect_drop(e, &syn_from("192.168.10.50:40005"), Counter::NoPort);
 }
 
+/// A port whose client closed first is free at once, however long others have rested.
+fn closed_by_the_client<E: Engine>(e: &mut E) {
+    let talk = |port| Talk {
+        client: End(ip("192.168.10.50"), port),
+        ..outside()
+    };
+    for port in 40_000..40_003 {
+        let source = talk(port).handshake(e, 1, 2);
+        talk(port).server_sends(e, source, Body::Tcp("FA", 3, 2));
+        talk(port).client_sends(e, source, Body::Tcp("FA", 2, 4));
+    }
+    let free = talk(40_003).handshake(e, 1, 2);
+    talk(40_003).client_sends(e, free, Body::Tcp("FA", 2, 3));
+    talk(40_003).server_sends(e, free, Body::Tcp("FA", 3, 3));
+    assert_eq!(talk(40_004).handshake(e, 1, 2), free);
+    assert_eq!((e.counter(Counter::PortReused), e.entries().len()), (1, 8));
+}
+
 fn four_ports() -> Setup {
     let mut setup = eight_ports();
     setup.pools[0].1.last = 33_003;
@@ -379,6 +397,11 @@ fn ports_and_servers<E: Engine>() -> Vec<Case<E>> {
             "ports of flows closed by the client are free at once",
             eight_ports,
             |e| ports_rest(e, false),
+        ),
+        case(
+            "a port whose client closed first is reused before those that rest",
+            four_ports,
+            closed_by_the_client,
         ),
         case(
             "ports of flows closed by the server are reused when all rest",

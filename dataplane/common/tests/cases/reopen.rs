@@ -221,6 +221,16 @@ fn replaced_port_is_free<E: Engine>(e: &mut E) {
     assert_ne!(S1_MAC, S2_MAC);
 }
 
+/// What a SYN-ACK acknowledges makes no RST more believable.
+fn forged_syn_ack_and_rst<E: Engine>(e: &mut E) {
+    let talk = outside();
+    let source = talk.handshake(e, 1, 2);
+    talk.server_sends(e, source, Body::Tcp("SA", 5, 9_000_000));
+    talk.client_sends(e, source, Body::Tcp("R", 9_000_000, 0));
+    assert_eq!(e.counter(Counter::RstDoubted), 1);
+    assert!(e.entries().iter().all(|x| x.state() == State::Established));
+}
+
 pub fn cases<E: Engine>() -> Vec<Case<E>> {
     vec![
         case("b50 fresh SYN after the client closed first", two_servers, |e| {
@@ -291,6 +301,11 @@ pub fn cases<E: Engine>() -> Vec<Case<E>> {
             "blind segments promote no half-open flow",
             two_servers,
             blind_strangers_half_open,
+        ),
+        case(
+            "a forged SYN-ACK makes no RST believable",
+            two_servers,
+            forged_syn_ack_and_rst,
         ),
         case("RST never deletes", two_servers, after_service_is_gone),
         case(

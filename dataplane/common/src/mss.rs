@@ -10,16 +10,16 @@ use crate::{
     phase::Phase,
     tables::{Tables, discard},
     wire::tcp,
-    work::{Arrival, Step, Work, shape},
+    work::{Arrival, Step, Work},
 };
 
 /// Bytes of options a segment may have.
 const MOST_OPTIONS: usize = 40;
 
-/// True for a packet that says what segments its sender takes.
+/// True for a packet that says what segments its sender takes. What only joins a flow has no TCP flags.
 #[inline(always)]
 pub const fn tells<A>(arrival: &Arrival<A>) -> bool {
-    arrival.tcp_flags & tcp::SYN != 0 && arrival.key.proto == proto::TCP && arrival.shape & shape::JOINED == 0
+    arrival.tcp_flags & tcp::SYN != 0 && arrival.key.proto == proto::TCP
 }
 
 /// What segments of a flow may have at most, for a packet that [`tells`]; 0 = as it says. `stats`: of the flow.

@@ -125,6 +125,9 @@ pub struct Config {
     /// Hosts of the leg's network, as a rule servers, that are asked when something looks wrong: whatever they answer shows that
     /// the leg receives. At most [`MAX_NEIGHBOURS`].
     pub neighbours: Vec<IpAddr>,
+    /// Whether everything the election is given is told to the main process ([`crate::process::ToMain::Recorded`]); from the start
+    /// of the router on.
+    pub record: bool,
     /// Silence of the main process after which this node hands over; 120 ms to 60 s, default 200 ms.
     pub main_silence: Duration,
 }
@@ -420,6 +423,7 @@ pub(crate) mod tests {
             auth: None,
             witness: None,
             neighbours: Vec::new(),
+            record: false,
             main_silence: Config::MAIN_SILENCE,
         }
     }

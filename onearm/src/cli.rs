@@ -8,6 +8,7 @@ mod flows;
 mod key;
 mod output;
 mod probe;
+mod replay;
 mod services;
 mod status;
 
@@ -48,6 +49,8 @@ enum Command {
     Events(events::EventArgs),
     /// The pair's key: make, change, compare
     Key(key::KeyArgs),
+    /// Run again what `onearmd --record` wrote: who became what, and why
+    Replay(replay::ReplayArgs),
     /// Is a VIP reachable? Asked by the Standby as a client
     Probe(probe::ProbeArgs),
 }
@@ -78,6 +81,7 @@ pub fn main() -> ExitCode {
         Command::Flows(args) => flows::run(&args),
         Command::Events(args) => events::run(&args),
         Command::Key(args) => key::run(&args),
+        Command::Replay(args) => replay::run(&args),
         Command::Probe(args) => probe::run(&args),
     };
     match result {

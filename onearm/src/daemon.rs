@@ -26,6 +26,7 @@ mod notices;
 mod options;
 mod plan;
 mod probe;
+mod recording;
 mod start;
 mod usage;
 

@@ -105,6 +105,8 @@ pub struct PairSpec {
     pub check_interval: Duration,
     /// Announcements a second; none: the product's default.
     pub announce_rate: Option<u32>,
+    /// Whether the nodes record what their elections are given.
+    pub record: bool,
 }
 
 /// Servers of the segment by short name, all of weight 1.
@@ -158,6 +160,7 @@ impl PairSpec {
             max_flows: 65_536,
             check_interval: Duration::from_millis(500),
             announce_rate: None,
+            record: false,
         }
     }
 

@@ -287,6 +287,7 @@ impl<S: LeaseSink> Driver<S> {
             messages.push(message);
         });
         self.news |= !messages.is_empty();
+        router.tell_recorded(|message| messages.push(message));
         for message in &messages {
             self.tell(message);
         }

@@ -19,7 +19,7 @@ use crate::auth::{self, Health, Spoken};
 use crate::config::{Config, Transport, Wire};
 use crate::election::{Alarm, Election, Input, LegFault, Output, PairMessage};
 use crate::error::Error;
-use crate::process::ToMain;
+use crate::process::{RECORDED_PER_MESSAGE, ToMain};
 use crate::units::{Centiseconds, MonoTime, Priority, Vrid};
 use crate::wire::advert::{ReceivedAdvert, parse_frame, virtual_link_local};
 use crate::wire::arp::{Arp, Form};
@@ -49,6 +49,8 @@ pub(super) struct Router {
     /// To be told with the next orders of the election.
     alarms: Vec<Alarm>,
     pub(super) election: Election,
+    /// Entries of the recording that were told.
+    recorded: u64,
     pub(super) announcer: Announcer,
     /// Where adverts are authenticated.
     pub(super) voice: Option<Voice>,
@@ -66,6 +68,10 @@ impl Router {
         announcer.set_owned(now, owned);
         let voice = config.auth.clone().map(|auth| Voice::new(now, auth, config.vrid));
         let epoch = config.auth.as_ref().map_or(0, |auth| auth.epoch);
+        let mut election = Election::new(now, config.election(), epoch);
+        if config.record {
+            election.record(now);
+        }
         Ok(Self {
             voice: voice.transpose().map_err(|source| Error::System {
                 call: "read random numbers",
@@ -81,7 +87,8 @@ impl Router {
             neighbour: PeerMac::default(),
             families: Families::default(),
             alarms: Vec::new(),
-            election: Election::new(now, config.election(), epoch),
+            election,
+            recorded: 0,
             announcer,
             reception: Reception::new(now, &config),
             wire: WireCounters::default(),
@@ -515,6 +522,17 @@ impl Router {
             self.leg.doubt();
         }
         sent
+    }
+
+    /// Tells what the election recorded.
+    pub(super) fn tell_recorded(&mut self, mut tell: impl FnMut(ToMain)) {
+        for entries in self.election.take_recorded().chunks(RECORDED_PER_MESSAGE) {
+            tell(ToMain::Recorded {
+                from: self.recorded,
+                entries: entries.to_vec(),
+            });
+            self.recorded += entries.len() as u64;
+        }
     }
 
     /// Says on every path what this node is, if that is due.

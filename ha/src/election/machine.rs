@@ -7,6 +7,7 @@ mod standby;
 use std::collections::VecDeque;
 
 use super::record::{AlarmMemory, ElectionCounters, ElectionStatus};
+use super::tape::{Entry, Tape};
 use super::vocabulary::{Alarm, Event, Input, LegFault, Output, PairMessage, Role, Settings, Transition};
 use crate::auth::{Freshness, Health, Kind};
 use crate::units::{Centiseconds, MonoTime, Priority};
@@ -134,6 +135,8 @@ pub struct Election {
     counters: ElectionCounters,
     alarms: AlarmMemory,
     outputs: VecDeque<Output>,
+    /// Where everything is recorded, if it is.
+    tape: Option<Tape>,
 }
 
 impl Election {
@@ -169,7 +172,24 @@ impl Election {
             counters: ElectionCounters::default(),
             alarms: AlarmMemory::default(),
             outputs: VecDeque::new(),
+            tape: None,
         }
+    }
+
+    /// Records everything from now on. To be called before anything is handled.
+    pub fn record(&mut self, now: MonoTime) {
+        let mut tape = Tape::default();
+        tape.add(Entry::Began {
+            at: now,
+            settings: self.settings,
+            epoch: self.epoch_known,
+        });
+        self.tape = Some(tape);
+    }
+
+    /// What was recorded since the last call.
+    pub fn take_recorded(&mut self) -> Vec<Entry> {
+        self.tape.as_mut().map(Tape::take).unwrap_or_default()
     }
 
     /// Role now.
@@ -253,6 +273,9 @@ impl Election {
         reason = "grouped by input; pairs without effect stand where they belong"
     )]
     pub fn handle(&mut self, now: MonoTime, input: Input) {
+        if let Some(tape) = &mut self.tape {
+            tape.add(Entry::Given { at: now, input });
+        }
         if let State::Active(tenure) = self.state
             && now > tenure.credit_until
         {
@@ -485,14 +508,17 @@ impl Election {
         let prev = self.role();
         self.state = state;
         self.since = now;
-        let next = self.role();
-        self.outputs.push_back(Output::ReportTransition(Transition {
+        let transition = Transition {
             prev,
-            next,
+            next: self.role(),
             event,
             at: now,
             epoch: self.epoch_said(self.role_kind()),
-        }));
+        };
+        if let Some(tape) = &mut self.tape {
+            tape.add(Entry::Became(transition));
+        }
+        self.outputs.push_back(Output::ReportTransition(transition));
     }
 
     fn send(&mut self, decided_at: MonoTime, kind: Kind, priority: Priority) {

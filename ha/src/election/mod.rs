@@ -38,10 +38,12 @@
 
 mod machine;
 mod record;
+mod tape;
 mod vocabulary;
 
 pub use machine::{Election, RELEASE_WAIT_MAX_NANOS, START_LISTEN_NANOS, START_LISTEN_SECOND_NANOS};
 pub use record::{ElectionCounters, ElectionStatus};
+pub use tape::{Entry, Replay, Replayed};
 pub use vocabulary::{Alarm, Event, Input, LegFault, Output, PairMessage, Role, Said, Settings, Transition};
 
 #[cfg(test)]

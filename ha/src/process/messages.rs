@@ -8,12 +8,15 @@ use crate::announce::{AnnounceCounters, OwnedAddress};
 use crate::auth::{Health, Spoken};
 use crate::config::Config;
 use crate::driver::{DriverCounters, Grants, VoiceCounters, WireCounters};
-use crate::election::{Alarm, ElectionCounters, ElectionStatus, LegFault, Transition};
+use crate::election::{Alarm, ElectionCounters, ElectionStatus, Entry, LegFault, Transition};
 use crate::units::MonoTime;
 use crate::wire::Mac;
 
 /// Most addresses of one [`ToHa::Owned`].
 pub const OWNED_PER_MESSAGE: usize = 512;
+
+/// Most entries of one [`ToMain::Recorded`]; one takes less than 600 bytes.
+pub const RECORDED_PER_MESSAGE: usize = 64;
 
 /// From the main process to the HA process.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -78,6 +81,13 @@ pub enum ToMain {
     Transition(Transition),
     /// An operator may have to act.
     Alarm(Alarm),
+    /// What was recorded, in order. Entries of a message that gets lost are missing: the numbers tell.
+    Recorded {
+        /// Entries told before the first of these, since the router began.
+        from: u64,
+        /// At most [`RECORDED_PER_MESSAGE`].
+        entries: Vec<Entry>,
+    },
     /// A configuration was not taken over, and why.
     ConfigRefused(Vec<String>),
 }

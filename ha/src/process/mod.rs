@@ -26,7 +26,7 @@ pub use guardian::Guardian;
 pub use ha_end::{Begin, HaEnd};
 pub use heartbeat::{HEARTBEAT_NANOS, Verdict, Watch};
 pub use main_end::{FromHa, MainEnd, pair, spawn};
-pub use messages::{HaState, OWNED_PER_MESSAGE, ToHa, ToMain, owned_messages};
+pub use messages::{HaState, OWNED_PER_MESSAGE, RECORDED_PER_MESSAGE, ToHa, ToMain, owned_messages};
 
 /// Longest time between two [`ToMain::State`]. Nanoseconds.
 pub const STATE_NANOS: u64 = 200_000_000;

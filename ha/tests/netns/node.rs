@@ -130,6 +130,7 @@ impl Node {
                     ToMain::Transition(transition) => notes.transitions.push(transition),
                     ToMain::Alarm(alarm) => notes.alarms.push(alarm),
                     ToMain::ConfigRefused(errors) => notes.refused = errors,
+                    ToMain::Recorded { .. } => {}
                 }
             }
         })
@@ -256,6 +257,7 @@ pub(crate) fn config(address: Ipv4Addr, interval_ms: u16) -> Config {
         auth: None,
         witness: None,
         neighbours: Vec::new(),
+        record: false,
         main_silence: Config::MAIN_SILENCE,
     }
 }

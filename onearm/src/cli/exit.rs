@@ -38,6 +38,7 @@ impl Exit {
             | Failure::Output(_)
             | Failure::Interfaces(_)
             | Failure::Rotation(RotationError::Random(_)) => Self::Internal,
+            Failure::RecordingUnread { .. } | Failure::NoRecording { .. } => Self::Usage,
             Failure::Rotation(
                 RotationError::UnderWay { .. }
                 | RotationError::NotUnderWay { .. }
@@ -76,4 +77,26 @@ pub(super) enum Failure {
     /// The key file cannot take that step.
     #[error(transparent)]
     Rotation(#[from] RotationError),
+    /// A recording could not be read.
+    #[error("cannot read {file}")]
+    RecordingUnread {
+        /// The file.
+        file: String,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
+    /// A line of a recording is none.
+    #[error(
+        "{file}, line {line}: no line that this version of `onearmd --record` writes; replay it with the version that wrote it"
+    )]
+    NoRecording {
+        /// The file.
+        file: String,
+        /// Its line.
+        line: u64,
+        /// Why.
+        #[source]
+        source: serde_json::Error,
+    },
 }

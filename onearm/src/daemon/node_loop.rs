@@ -25,6 +25,7 @@ use super::hello::{self, Hello};
 use super::node::{Node, RETRY, Settled};
 use super::notices::{self, told};
 use super::plan;
+use super::recording::Recording;
 
 /// Indexes of removed servers and neighbours are freed this often.
 const RECLAIM: Duration = Duration::from_mins(1);
@@ -37,6 +38,12 @@ const GATES: Duration = Duration::from_secs(10);
 
 /// New guests are gathered this long before the kernel is asked for them.
 const GUESTS_GATHER: Duration = Duration::from_millis(5);
+
+/// What tells the loop of dataplane and kernel.
+pub(crate) struct Inputs {
+    pub(crate) events: Option<EventStream>,
+    pub(crate) kernel: mpsc::Receiver<KernelEvent>,
+}
 
 /// A node with its HA process.
 struct Running {
@@ -59,6 +66,7 @@ struct Running {
     terms: u64,
     /// Faults of legs beside that of the adverts, by interface.
     other_faults: Vec<(String, LegFault)>,
+    recording: Option<Recording>,
 }
 
 /// Runs until SIGTERM or SIGINT, then stops in order: ownership first, programs next, borrowed settings last.
@@ -68,9 +76,12 @@ struct Running {
 pub(crate) async fn run(
     node: Node,
     lease: LeaseCell,
-    mut events: Option<EventStream>,
-    mut kernel_events: mpsc::Receiver<KernelEvent>,
+    Inputs {
+        mut events,
+        kernel: mut kernel_events,
+    }: Inputs,
     hello: Hello,
+    recording: Option<Recording>,
 ) -> anyhow::Result<()> {
     let mut terminate = signal(SignalKind::terminate()).context("SIGTERM cannot be caught")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("SIGINT cannot be caught")?;
@@ -99,6 +110,7 @@ pub(crate) async fn run(
         links_due: false,
         terms: 0,
         other_faults: Vec::new(),
+        recording,
     };
     running.settle().await;
     tell_systemd(NotifyState::Ready);

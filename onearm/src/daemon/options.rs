@@ -27,6 +27,9 @@ pub(crate) struct Options {
     /// Group that may use the control socket (default: the daemon's own)
     #[arg(long, value_name = "GROUP")]
     pub(crate) group: Option<String>,
+    /// Append everything the election is given to this file, for `onearm replay`
+    #[arg(long, value_name = "FILE")]
+    pub(crate) record: Option<PathBuf>,
     /// Put back every kernel setting a daemon left behind, and exit; refused while one runs
     #[arg(long)]
     pub(crate) restore: bool,

@@ -27,8 +27,10 @@ use super::hello::{self, Hello};
 use super::helping::Helping;
 use super::legs::lock;
 use super::node::Node;
+use super::node_loop::{self, Inputs};
 use super::options::Options;
-use super::{clock, ha_process, node_loop};
+use super::recording::Recording;
+use super::{clock, ha_process};
 
 /// Descriptors wanted: health checks, control connections, links, and some more.
 const DESCRIPTORS: u64 = 16_384;
@@ -184,7 +186,12 @@ async fn serve(options: &Options, loaded: Loaded) -> anyhow::Result<()> {
         Helping::start(helper, again, Arc::clone(&board)).context("no thread for packets that wait")?;
     let gates = Arc::new(Mutex::new(gates));
     let node = Node::new(Arc::clone(&loaded), board, dataplane, gates, netcfg, checks);
-    let outcome = node_loop::run(node, lease, events, netcfg_events, hello_of(&loaded)).await;
+    let recording = options.record.as_deref().map(Recording::open).transpose()?;
+    let inputs = Inputs {
+        events,
+        kernel: netcfg_events,
+    };
+    let outcome = node_loop::run(node, lease, inputs, hello_of(&loaded), recording).await;
     beside.stop().await;
     outcome
 }

@@ -32,6 +32,7 @@ pub struct OnearmNode {
     running: Option<Process>,
     notify: Option<UnixDatagram>,
     started_at: Nanos,
+    record: bool,
 }
 
 impl OnearmNode {
@@ -57,6 +58,7 @@ impl OnearmNode {
             running: None,
             notify: None,
             started_at: 0,
+            record: spec.record,
         };
         fs::write(node.node_file(), node_toml(index, spec))?;
         node.write_pair(&pair_toml(spec))?;
@@ -129,6 +131,20 @@ impl OnearmNode {
         }
         serde_json::from_slice(&output.stdout)
             .with_context(|| format!("`onearm {}` printed no JSON", args.join(" ")))
+    }
+
+    fn recording(&self) -> String {
+        self.dir.join("recording").display().to_string()
+    }
+
+    /// Runs what was recorded again and gives what `onearm replay --json` says.
+    ///
+    /// # Errors
+    /// When the recording cannot be read, or something came out otherwise.
+    pub fn replay(&self) -> Result<Value> {
+        let program = self.bin_dir.join("onearm").display().to_string();
+        let printed = self.ns.exec(&[&program, "replay", &self.recording(), "--json"])?;
+        Ok(serde_json::from_str(&printed)?)
     }
 
     /// Runs `onearmd --restore` and gives what it printed.
@@ -226,7 +242,12 @@ impl Node for OnearmNode {
         drop(fs::remove_file(&socket_path));
         let socket = UnixDatagram::bind(&socket_path)?;
         socket.set_nonblocking(true)?;
-        let line = self.daemon_line(&[]);
+        let recording = self.recording();
+        let line = if self.record {
+            self.daemon_line(&["--record", &recording])
+        } else {
+            self.daemon_line(&[])
+        };
         let argv: Vec<&str> = line.iter().map(String::as_str).collect();
         let notify = socket_path.display().to_string();
         self.started_at = clock::now();

@@ -15,7 +15,7 @@ use super::{Run, Scenario, failover, stage};
 use crate::{
     clock::{self, MS, Nanos, ms},
     measure::echo,
-    node::{Pair, Role},
+    node::{Node as _, Pair, Role},
     service::{Mode, PairSpec},
     topology::{OneArm, Options, SERVERS, VIP},
     traffic,
@@ -40,7 +40,10 @@ pub(super) fn scenario() -> Scenario {
 
 fn run(run: &mut Run) -> Result<()> {
     let interval = run.wanted.interval.unwrap_or(Duration::from_millis(100));
-    let spec = PairSpec::web_and_echo(Mode::Dnat, interval);
+    let spec = PairSpec {
+        record: true,
+        ..PairSpec::web_and_echo(Mode::Dnat, interval)
+    };
     let wanted = usize::try_from(run.wanted.runs.unwrap_or(FAULTS))?;
     let mut plan: Vec<(Fault, Target)> = Fault::ALL
         .iter()
@@ -87,7 +90,28 @@ fn story(run: &mut Run, lab: &mut OneArm, spec: &PairSpec, plan: &[(Fault, Targe
         outcomes.push(outcome);
     }
     judge(run, spec, &outcomes);
-    pair.scrap()
+    pair.scrap()?;
+    for node in pair.nodes.iter().filter_map(|node| node.as_onearm()) {
+        let replayed = node.replay();
+        let told = |what: &str| replayed.as_ref().ok().and_then(|told| told.get(what)?.as_u64());
+        run.report.check(
+            format!(
+                "{}: what its elections were given, run again, gives the same changes of role",
+                node.short()
+            ),
+            told("differences") == Some(0) && told("parts") >= Some(1),
+            match &replayed {
+                Ok(_) => format!(
+                    "{:?} entries, {:?} missing, {:?} not run",
+                    told("entries"),
+                    told("lost"),
+                    told("skipped")
+                ),
+                Err(error) => format!("{error:#}"),
+            },
+        );
+    }
+    Ok(())
 }
 
 /// One fault of a settled pair, from before it until the pair is settled again.
@@ -110,7 +134,7 @@ fn once(
     let (begun, before) = (instruments.begun, clock::now());
     let hogs = fault.inject(lab, pair, index)?;
     let silence = spec.active_down(0).max(spec.active_down(1));
-    clock::observe(Duration::from_nanos(2 * silence) + Duration::from_millis(300));
+    clock::observe(fault.length(silence));
     // A cell that is there is read on; the one of a new process is not among those.
     let leases = instruments.readings()?;
     drop(hogs);

@@ -49,7 +49,10 @@ impl Running {
         let picture = self.node.picture.borrow().clone();
         let loaded = Arc::clone(&self.node.loaded);
         let config = match plan::ha_config(&loaded.node, &loaded.pair, &picture) {
-            Ok(Some(config)) => config,
+            Ok(Some(config)) => onearm_ha::config::Config {
+                record: self.recording.is_some(),
+                ..config
+            },
             Ok(None) => return,
             Err(error) => {
                 self.node
@@ -144,6 +147,11 @@ impl Running {
             News::Message(ToMain::State(state)) => self.state(&state).await,
             News::Message(ToMain::Transition(transition)) => self.transition(&transition).await,
             News::Message(ToMain::Alarm(alarm)) => self.node.board.tell(notices::alarm(alarm)),
+            News::Message(ToMain::Recorded { from, entries }) => {
+                if let Some(recording) = &mut self.recording {
+                    recording.take(from, entries);
+                }
+            }
             News::Message(ToMain::ConfigRefused(errors)) => {
                 self.node.board.warn(
                     "ha",

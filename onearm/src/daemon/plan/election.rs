@@ -121,6 +121,7 @@ pub(crate) fn ha_config(
         auth: None,
         witness: None,
         neighbours: Vec::new(),
+        record: false,
         main_silence: Config::MAIN_SILENCE,
     }))
 }

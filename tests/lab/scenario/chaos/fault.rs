@@ -99,6 +99,16 @@ impl Fault {
         }
     }
 
+    /// How long it lasts: as long as whatever is to follow from it needs.
+    pub(super) fn length(self, silence: Nanos) -> Duration {
+        if self == Self::HangHa {
+            // Found after a second, killed, and started again after another one.
+            Duration::from_millis(2_500)
+        } else {
+            Duration::from_nanos(2 * silence) + Duration::from_millis(300)
+        }
+    }
+
     /// Makes it happen to node `index`. What is returned ends it when dropped.
     pub(super) fn inject(self, lab: &mut OneArm, pair: &Pair, index: usize) -> Result<Vec<Process>> {
         let (node, short) = (pair.nodes[index].as_ref(), NODES[index]);

@@ -81,9 +81,9 @@ struct Machine {
 }
 
 struct Node {
-    machine: Option<Machine>,
+    machine: Option<Box<Machine>>,
     /// When it was taken, by the clock of the node.
-    snapshot: Option<(MonoTime, Machine)>,
+    snapshot: Option<(MonoTime, Box<Machine>)>,
     inbox: Vec<(Path, Message)>,
     /// Time its clock stood still.
     lag: u64,
@@ -193,13 +193,13 @@ impl Pair {
         let session = Session::new(self.random(), self.random());
         self.nodes[index].carrier = false;
         self.nodes[index].inbox.clear();
-        self.nodes[index].machine = Some(Machine {
+        self.nodes[index].machine = Some(Box::new(Machine {
             election,
             session,
             reception,
             cell: MonoTime::ZERO,
             datagram_at: now,
-        });
+        }));
     }
 
     fn is(&self, wanted: Fault) -> bool {
@@ -280,7 +280,7 @@ impl Pair {
             reception,
             cell,
             datagram_at,
-        } = &mut machine;
+        } = machine.as_mut();
         let config = Rc::clone(&self.configs[index]);
         let carrier = !self.is(Fault::Carrier(index));
         if carrier != self.nodes[index].carrier {

@@ -13,6 +13,7 @@ mod flood;
 mod flows;
 mod ipv6;
 mod modes;
+mod persistence;
 mod promiscuous;
 mod restore;
 mod scale;
@@ -89,6 +90,7 @@ pub fn all() -> Vec<Scenario> {
     list.push(two_arms::scenario());
     list.push(ipv6::scenario());
     list.push(devices::scenario());
+    list.push(persistence::scenario());
     list.push(flood::scenario());
     list.push(cost::scenario());
     list.push(flows::scenario());

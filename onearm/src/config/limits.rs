@@ -64,7 +64,7 @@ pub const HALF_OPEN: RangeInclusive<u64> = 64..=16_000_000;
 pub const DSR_FLOWS: RangeInclusive<u64> = 0..=16_000_000;
 /// `limits.persistent_clients`.
 pub const PERSISTENT_CLIENTS: RangeInclusive<u64> = 1_024..=1_000_000;
-/// `service.persistence`: clients are noted every ten seconds.
+/// `service.persistence`: clients are noted every five seconds.
 pub const PERSISTENCE: RangeInclusive<Duration> = Duration::from_secs(30)..=Duration::from_hours(7 * 24);
 /// `service.idle_timeout`.
 pub const IDLE_TIMEOUT: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_hours(7 * 24);

@@ -25,7 +25,12 @@ pub use nodes::lint_nodes;
 
 use std::path::Path;
 
-use crate::config::{Diagnostic, NodeConfig, PairConfig, PairFile, Parsed, read_node, read_pair};
+use onearm_ha::auth::PairKeys;
+
+use crate::config::{
+    Auth, Diagnostic, NodeConfig, PairConfig, PairFile, Parsed, Severity, read_node, read_pair,
+};
+use crate::key::{self, Reader};
 use findings::Findings;
 
 /// Files and what was found in them.
@@ -35,12 +40,20 @@ pub struct Judged {
     pub nodes: Vec<NodeConfig>,
     /// The pair's file; `None` unless all files are free of errors.
     pub pair: Option<PairConfig>,
+    /// The pair's keys, where they were asked for and the pair has some; `None` unless all files are free of errors.
+    pub keys: Option<PairKeys>,
     /// Errors and warnings in the order of files and lines.
     pub diagnostics: Vec<Diagnostic>,
 }
 
-/// Reads and judges a pair's file with the file of one node or of both; with `host`, against that machine too.
-pub fn files(nodes: &[&Path], pair: &Path, host: Option<&[HostInterface]>) -> Judged {
+/// Reads and judges a pair's file with the file of one node or of both; with `host`, against that machine too; with `reader`
+/// also the key file that the first node names, as that user would read it.
+pub fn files(
+    nodes: &[&Path],
+    pair: &Path,
+    host: Option<&[HostInterface]>,
+    reader: Option<&Reader>,
+) -> Judged {
     let unjudged = read_pair(pair);
     let mut diagnostics = Vec::new();
     let mut drafts = false;
@@ -60,6 +73,19 @@ pub fn files(nodes: &[&Path], pair: &Path, host: Option<&[HostInterface]>) -> Ju
         lint_nodes(first, second);
     }
     drafts |= read.iter().any(Parsed::is_draft);
+    let mut keys = None;
+    if let (Some(reader), Some(first), Some(pair)) = (reader, read.first(), &with_first)
+        && pair.ha.auth == Auth::Hmac
+        && !drafts
+    {
+        match key_file(&first.config, reader) {
+            Ok(found) => keys = Some(found),
+            Err(found) => {
+                drafts |= found.iter().any(|found| found.severity == Severity::Error);
+                diagnostics.extend(found);
+            }
+        }
+    }
     diagnostics.extend(read.iter_mut().flat_map(|node| node.diagnostics.drain(..)));
     diagnostics.sort_by(|a, b| a.sort_key().cmp(&b.sort_key()));
     // What the pair's file does wrong by itself is found once with each node.
@@ -68,15 +94,31 @@ pub fn files(nodes: &[&Path], pair: &Path, host: Option<&[HostInterface]>) -> Ju
         Judged {
             nodes: Vec::new(),
             pair: None,
+            keys: None,
             diagnostics,
         }
     } else {
         Judged {
             nodes: read.into_iter().map(|node| node.config).collect(),
             pair: with_first,
+            keys,
             diagnostics,
         }
     }
+}
+
+/// Reads the key file. That the user who asks may not read the daemon's is no fault of the file.
+fn key_file(node: &NodeConfig, reader: &Reader) -> Result<PairKeys, Vec<Diagnostic>> {
+    let found = key::read(&node.peer.key_file, reader);
+    found.map_err(|mut found| {
+        for unread in found.iter_mut().filter(|found| found.rule == "key-unread") {
+            if !reader.is_this_process() {
+                unread.severity = Severity::Warning;
+                "run onearm check as root to have it judged".clone_into(&mut unread.remedy);
+            }
+        }
+        found
+    })
 }
 
 /// Judges both files.
@@ -84,7 +126,7 @@ pub fn lint(node: &mut Parsed<NodeConfig>, pair: &mut PairFile) {
     let mut of_node = Findings::default();
     let mut of_pair = Findings::default();
     sizes::judge(pair, &mut of_pair);
-    election::judge(pair, &mut of_pair);
+    election::judge(node, pair, &mut of_node, &mut of_pair);
     addresses::judge(node, pair, &mut of_node, &mut of_pair);
     legs::judge(node, pair, &mut of_node, &mut of_pair);
     families::judge(pair, &mut of_pair);

@@ -27,7 +27,7 @@ mod tests;
 pub use diagnostic::{Diagnostic, Severity};
 pub use load::{DEFAULT_NODE_FILE, DEFAULT_PAIR_FILE, Loaded, Refused, load, read, read_node, read_pair};
 pub use mode::{Mode, ModeFor, Tunnel, TunnelKind};
-pub use node::{Attach, Leg, NodeConfig, Peer, Role};
+pub use node::{Attach, Leg, NodeConfig, Peer, PeerLink, Role};
 pub use node_file::parse_node;
 pub use pair::{
     Auth, Check, Digest, GatewayConfig, HaConfig, Hairpin, Limits, NamedLegs, OnServerDown, PairConfig,

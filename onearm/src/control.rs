@@ -29,6 +29,6 @@ pub use protocol::{
 pub use server::{ControlBackend, ControlServer, MAX_CONNECTIONS};
 pub use services::{ClientsMode, LastCheck, Refusals, ServerHealth, ServerStatus, ServiceStatus, Traffic};
 pub use status::{
-    ConfigStatus, DataplaneStatus, HaStatus, LeaseStatus, LegStatus, NodeState, NodeStatus, PeerStatus,
-    Status, UsageStatus,
+    AuthenticationStatus, ConfigStatus, DataplaneStatus, HaStatus, KeyStatus, LeaseStatus, LegStatus,
+    NodeState, NodeStatus, PeerStatus, Status, UsageStatus,
 };

@@ -8,6 +8,7 @@
 //! beside ─► backend ──► board, dataplane, health                      (answers to `onearm`, on a thread of their own)
 //! ```
 
+mod authentication;
 mod backend;
 mod beside;
 mod board;

@@ -11,7 +11,7 @@ mod text;
 #[cfg(test)]
 mod tests;
 
-pub use fingerprint::fingerprint;
+pub use fingerprint::{fingerprint, shown};
 pub use place::{Reader, StoreError, create, read, replace};
 pub use rotation::{RotationError, finished, generate, with_next};
 pub use text::{emit, parse};

@@ -151,11 +151,22 @@ fn a_key_is_made_once_shown_by_fingerprint_rotated_in_steps_and_never_printed() 
     let show = ["show", "--json", "--key-file", file];
     let before = keys(&onearm(&show).1);
     assert_eq!(onearm(&["rotate", "--finish", "--key-file", file]).0, Some(4));
+    assert_eq!(onearm(&["rotate", "--force", "--key-file", file]).0, Some(2));
     assert_eq!(onearm(&["rotate", "--key-file", file]).0, Some(0));
     let both = keys(&onearm(&show).1);
     assert_eq!((both.len(), &both[0], both[1].0), (2, &before[0], 2));
     assert_eq!(onearm(&["rotate", "--key-file", file]).0, Some(4));
-    assert_eq!(onearm(&["rotate", "--finish", "--key-file", file]).0, Some(0));
+    let nowhere = directory.path().to_str().expect("a path");
+    let asking = ["rotate", "--finish", "--key-file", file, "--run-dir", nowhere];
+    assert_eq!(
+        onearm(&asking).0,
+        Some(5),
+        "no daemon says that the peer holds it"
+    );
+    assert_eq!(
+        onearm(&["rotate", "--finish", "--force", "--key-file", file]).0,
+        Some(0)
+    );
     assert_eq!(keys(&onearm(&show).1), both[1..]);
     let last = std::fs::read_to_string(&path).expect("the key");
     for secret in [first, last]

@@ -85,6 +85,8 @@ pub struct Service {
 pub struct PairSpec {
     /// Advert interval.
     pub interval: Duration,
+    /// `hmac`, with a key of the lab, or `none`.
+    pub auth: &'static str,
     /// Priority of lb1 and lb2.
     pub priorities: [u8; 2],
     /// Gateway addresses, all on the one leg, /24 or /64. A link-local one is that of the segment's IPv6 network.
@@ -93,7 +95,7 @@ pub struct PairSpec {
     pub services: Vec<Service>,
     /// Addresses named in adverts.
     pub announce: Vec<IpAddr>,
-    /// Whether the peer is reached over `eth1` instead of the leg.
+    /// Whether `eth1` is a peer link beside the leg.
     pub peer_link: bool,
     /// Whether VIPs are on leg `wan` (`eth0`), gateways and servers on leg `lan` (`eth1`).
     pub two_arms: bool,
@@ -147,6 +149,7 @@ impl PairSpec {
         let all = ["s1", "s2", "s3"];
         Self {
             interval,
+            auth: "hmac",
             priorities: [150, 100],
             gateways: vec![GATEWAY.into()],
             services: vec![
@@ -177,6 +180,13 @@ impl PairSpec {
                 }
             }
         }
+        self
+    }
+
+    /// The same in plain VRRP.
+    #[must_use]
+    pub fn without_authentication(mut self) -> Self {
+        self.auth = "none";
         self
     }
 

@@ -134,6 +134,11 @@ pub fn vlans_exist() -> Result<bool> {
         && ns.run("ip link add link br0 name v1 type vlan id 1").is_ok())
 }
 
+/// Address of node `index` on the peer link.
+pub fn link_address(index: usize) -> Ipv4Addr {
+    [Ipv4Addr::new(10, 77, 0, 1), Ipv4Addr::new(10, 77, 0, 2)][index % 2]
+}
+
 /// Address of a port of the segment.
 ///
 /// # Panics
@@ -447,8 +452,8 @@ impl OneArm {
             "ip link add eth1 type veth peer name eth1 netns {}",
             two.name()
         ))?;
-        for (ns, byte) in [(one, 1), (two, 2)] {
-            ns.run(&format!("ip addr add 10.77.0.{byte}/24 dev eth1"))?;
+        for (ns, address) in [(one, link_address(0)), (two, link_address(1))] {
+            ns.run(&format!("ip addr add {address}/24 dev eth1"))?;
             ns.run("ip link set eth1 up")?;
         }
         Ok(())

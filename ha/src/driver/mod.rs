@@ -33,7 +33,7 @@ pub use counters::{DriverCounters, WireCounters};
 pub(crate) use datagrams::DatagramSocket;
 pub use privilege::Grants;
 pub(crate) use sockets::PacketSocket;
-pub use voice::VoiceCounters;
+pub use voice::{PeerVoice, VoiceCounters};
 
 use crate::announce::{self, OwnedAddress};
 use crate::config::{Config, Transport, Wire};
@@ -330,6 +330,7 @@ impl<S: LeaseSink> Driver<S> {
                 .map(|router| router.other_faults.clone())
                 .unwrap_or_default(),
             last_word: router.and_then(Router::last_word),
+            peer_voice: router.and_then(Router::peer_voice),
             voice_counters: router.and_then(Router::voice_counters).unwrap_or_default(),
             peer_mac: router.and_then(|router| router.peer_mac),
             owned: router.map_or(self.owned.len(), |router| router.announcer.owned()),

@@ -12,7 +12,7 @@ use super::neighbour::PeerMac;
 use super::other::OtherLeg;
 use super::reception::{self, Reception};
 use super::sockets::{Heard, LegSockets};
-use super::voice::{Taken, Voice, VoiceCounters};
+use super::voice::{PeerVoice, Taken, Voice, VoiceCounters};
 use super::{LeaseSink, advert_frame};
 use crate::announce::{self, Announcer, OwnedAddress};
 use crate::auth::{self, Health, Spoken};
@@ -133,6 +133,10 @@ impl Router {
 
     pub(super) fn last_word(&self) -> Option<Spoken> {
         self.voice.as_ref().and_then(Voice::last)
+    }
+
+    pub(super) fn peer_voice(&self) -> Option<PeerVoice> {
+        self.voice.as_ref().and_then(Voice::peer)
     }
 
     pub(super) fn voice_counters(&self) -> Option<VoiceCounters> {

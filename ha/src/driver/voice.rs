@@ -18,6 +18,8 @@ use crate::units::{MonoTime, Vrid};
 use crate::wire::Address;
 use crate::wire::advert::Advert;
 
+/// Silence after which the peer's authenticated speech begins anew. Nanoseconds.
+const PAUSE_NANOS: u64 = 5_000_000_000;
 /// A path whose socket could not be opened is tried again after this. Nanoseconds.
 const REOPEN_NANOS: u64 = 1_000_000_000;
 
@@ -68,6 +70,17 @@ pub(super) enum Taken {
     Dropped,
 }
 
+/// The peer as its authenticated messages show it, those that prove nothing left out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PeerVoice {
+    /// Highest key it holds.
+    pub newest_key: KeyId,
+    /// Since when it speaks so without a pause of five seconds.
+    pub since: MonoTime,
+    /// When it was heard last.
+    pub heard_at: MonoTime,
+}
+
 /// One path of datagrams.
 #[derive(Debug)]
 struct Path {
@@ -83,7 +96,7 @@ pub(super) struct Voice {
     adverts: Signer,
     datagrams: Signer,
     session: Session,
-    peer_newest: Option<KeyId>,
+    peer: Option<PeerVoice>,
     /// In the order of [`Auth::paths`].
     paths: Vec<Path>,
     due: MonoTime,
@@ -105,7 +118,7 @@ impl Voice {
             adverts: Signer::new(&auth.keys, Purpose::Advert),
             datagrams: Signer::new(&auth.keys, Purpose::Datagram),
             session: Session::new(number(incarnation), number(salt)),
-            peer_newest: None,
+            peer: None,
             paths: closed(&auth),
             due: now,
             last: None,
@@ -154,6 +167,11 @@ impl Voice {
         self.last
     }
 
+    /// What is known of the peer's speech; `None`: it was not heard with authentication yet.
+    pub(super) const fn peer(&self) -> Option<PeerVoice> {
+        self.peer
+    }
+
     fn word(&mut self, now: MonoTime, election: &Election, kind: Kind) -> Spoken {
         let settings = election.settings();
         let word = Word {
@@ -169,7 +187,7 @@ impl Voice {
             owned_digest: 0,
             health: election.health_at(now).without(self.unsaid),
         };
-        let key = self.auth.keys.to_sign(self.peer_newest);
+        let key = self.auth.keys.to_sign(self.peer.map(|peer| peer.newest_key));
         let spoken = Spoken { word, key };
         self.last = Some(spoken);
         spoken
@@ -213,7 +231,7 @@ impl Voice {
     fn takes_plain(&self) -> bool {
         match self.auth.rollout {
             Rollout::Accept => true,
-            Rollout::Prefer => self.peer_newest.is_none(),
+            Rollout::Prefer => self.peer.is_none(),
             Rollout::Enforce => false,
         }
     }
@@ -237,7 +255,12 @@ impl Voice {
             return Taken::Repeated;
         };
         if freshness != Freshness::Unproved {
-            self.peer_newest = Some(word.newest_key);
+            let unbroken = self.peer.filter(|peer| now.since(peer.heard_at) < PAUSE_NANOS);
+            self.peer = Some(PeerVoice {
+                newest_key: word.newest_key,
+                since: unbroken.map_or(now, |peer| peer.since),
+                heard_at: now,
+            });
         }
         Taken::Message(PairMessage {
             kind: word.kind,

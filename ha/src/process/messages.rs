@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::announce::{AnnounceCounters, OwnedAddress};
 use crate::auth::{Health, Spoken};
 use crate::config::Config;
-use crate::driver::{DriverCounters, Grants, VoiceCounters, WireCounters};
+use crate::driver::{DriverCounters, Grants, PeerVoice, VoiceCounters, WireCounters};
 use crate::election::{Alarm, ElectionCounters, ElectionStatus, Entry, LegFault, Transition};
 use crate::units::MonoTime;
 use crate::wire::Mac;
@@ -115,6 +115,8 @@ pub struct HaState {
     pub other_faults: Vec<(String, LegFault)>,
     /// With authentication, what this node said last.
     pub last_word: Option<Spoken>,
+    /// With authentication, the peer's speech.
+    pub peer_voice: Option<PeerVoice>,
     /// Counters of authenticated messages.
     pub voice_counters: VoiceCounters,
     /// The peer's Ethernet address, from its last advert.

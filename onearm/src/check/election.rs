@@ -3,12 +3,17 @@ use std::time::Duration;
 use onearm_ha::lease;
 
 use super::findings::Findings;
-use crate::config::{Auth, PairFile};
+use crate::config::{Auth, NodeConfig, PairFile, Parsed};
 
 /// Below this interval a stall of an ordinary thread is longer than a Standby waits.
 const SHORTEST_WITHOUT_REALTIME: Duration = Duration::from_millis(50);
 
-pub(super) fn judge(file: &PairFile, findings: &mut Findings) {
+pub(super) fn judge(
+    node: &Parsed<NodeConfig>,
+    file: &PairFile,
+    of_node: &mut Findings,
+    findings: &mut Findings,
+) {
     let pair = &file.parsed.config;
     let interval = pair.ha.advert_interval;
     // At most 40.95 s.
@@ -26,7 +31,8 @@ pub(super) fn judge(file: &PairFile, findings: &mut Findings) {
         findings.warn("realtime", "ha.advert_interval", message, remedy);
     }
     match pair.ha.auth {
-        // Written on purpose (it is required); the daemon says so in its status, all the time.
+        Auth::Hmac => peer_link(node, of_node),
+        // Written on purpose; the daemon says so in its status, all the time.
         Auth::None => {}
     }
     if !file.parsed.is_draft() {
@@ -51,5 +57,20 @@ pub(super) fn judge(file: &PairFile, findings: &mut Findings) {
                 );
             }
         }
+    }
+}
+
+/// HA datagrams go over the peer link where there is one; over the leg they go anyway.
+fn peer_link(node: &Parsed<NodeConfig>, findings: &mut Findings) {
+    let peer = &node.config.peer;
+    let Some(interface) = &peer.interface else { return };
+    let mut legs = node.config.legs.iter();
+    let is_leg = legs.any(|leg| leg.interface == *interface && leg.role.carries_traffic());
+    if peer.link.is_none() && !node.is_draft() && !is_leg {
+        let message = format!("missing: nothing of the election goes over {interface}");
+        let remedy = format!(
+            "write link_address (the other node's on {interface}) and own_link_address (this node's)"
+        );
+        findings.warn("peer-link", "peer.link_address", message, remedy);
     }
 }

@@ -58,15 +58,7 @@ pub fn lint_host(node: &mut Parsed<NodeConfig>, pair: &mut PairFile, interfaces:
             Some(_) => {}
         }
     }
-    if let Some(name) = config
-        .peer
-        .interface
-        .as_deref()
-        .filter(|name| interface(name).is_none())
-    {
-        let message = format!("this machine has no interface {name}");
-        of_node.error("unknown-interface", "peer.interface", message, "see `ip link`");
-    }
+    peer_link(node, interfaces, &mut of_node);
     let local = |address| {
         interfaces
             .iter()
@@ -118,6 +110,22 @@ pub fn lint_host(node: &mut Parsed<NodeConfig>, pair: &mut PairFile, interfaces:
     }
     of_node.file(node);
     of_pair.file(&mut pair.parsed);
+}
+
+/// The interface of the peer link, and this node's address on it.
+fn peer_link(node: &Parsed<NodeConfig>, interfaces: &[HostInterface], findings: &mut Findings) {
+    let peer = &node.config.peer;
+    let Some(name) = &peer.interface else { return };
+    if !interfaces.iter().any(|interface| interface.name == *name) {
+        let message = format!("this machine has no interface {name}");
+        findings.error("unknown-interface", "peer.interface", message, "see `ip link`");
+    } else if let Some(link) = peer.link
+        && !connected(interfaces, name).any(|net| net.addr() == link.own)
+    {
+        let message = format!("{name} has no such address: no HA datagram goes over it until it has");
+        let remedy = format!("give it one: ip addr add {}/LENGTH dev {name}", link.own);
+        findings.warn("no-address", "peer.own_link_address", message, remedy);
+    }
 }
 
 /// Where the kernel has IPv6 switched off no next hop of IPv6 is known, and no solicitation is delivered.

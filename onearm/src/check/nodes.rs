@@ -42,6 +42,16 @@ pub fn lint_nodes(first: &Parsed<NodeConfig>, second: &mut Parsed<NodeConfig>) {
         let remedy = "name the peer by addresses of the same families in both files: the nodes order themselves by them";
         findings.error("peer-families", "peer.address", message, remedy);
     }
+    let cabled = match (one.peer.link, two.peer.link) {
+        (Some(one), Some(two)) => one.own == two.peer && one.peer == two.own,
+        (None, None) => true,
+        (Some(_), None) | (None, Some(_)) => false,
+    };
+    if !cabled {
+        let message = format!("{other} has other addresses on the peer link");
+        let remedy = "link_address of each node is own_link_address of the other";
+        findings.error("link-differs", "peer.link_address", message, remedy);
+    }
     for (index, leg) in two.legs.iter().enumerate() {
         match one.leg(&leg.name) {
             None => {

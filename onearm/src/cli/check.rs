@@ -10,6 +10,8 @@ use super::exit::{Exit, Failure};
 use super::output;
 use crate::check::{Capacity, HostInterface, Judged, files};
 use crate::config::{DEFAULT_NODE_FILE, DEFAULT_PAIR_FILE, Diagnostic, PairConfig, Severity};
+use crate::control::KeyStatus;
+use crate::key::{self, Reader};
 
 /// Most services whose capacity is listed for people.
 const LISTED: usize = 32;
@@ -24,7 +26,7 @@ pub(super) struct CheckArgs {
     /// The pair's file
     #[arg(long, value_name = "FILE", default_value = DEFAULT_PAIR_FILE)]
     pair: PathBuf,
-    /// Compare with the interfaces of this machine too; always done without --node
+    /// Compare with the interfaces and the key file of this machine too; always done without --node
     #[arg(long)]
     host: bool,
     /// Print JSON
@@ -37,6 +39,7 @@ struct Report<'a> {
     ok: bool,
     digest: Option<String>,
     capacity: Option<Capacity>,
+    keys: Option<Vec<KeyStatus>>,
     diagnostics: &'a [Diagnostic],
 }
 
@@ -56,7 +59,8 @@ pub(super) fn run(args: &CheckArgs) -> Result<Exit, Failure> {
     } else {
         None
     };
-    let judged = files(&nodes, &args.pair, interfaces.as_deref());
+    let reader = interfaces.as_ref().map(|_| Reader::daemon());
+    let judged = files(&nodes, &args.pair, interfaces.as_deref(), reader.as_ref());
     let exit = if judged.pair.is_some() {
         Exit::Ok
     } else {
@@ -67,6 +71,7 @@ pub(super) fn run(args: &CheckArgs) -> Result<Exit, Failure> {
             ok: judged.pair.is_some(),
             digest: judged.pair.as_ref().map(|pair| pair.digest().to_string()),
             capacity: judged.pair.as_ref().map(Capacity::of),
+            keys: judged.keys.as_ref().map(key::shown),
             diagnostics: &judged.diagnostics,
         })?;
         return Ok(exit);
@@ -113,6 +118,12 @@ fn summary(files: &str, pair: &PairConfig, judged: &Judged) -> String {
         flows(&capacity),
         output::size(capacity.flow_table_bytes),
     );
+    if let Some(keys) = &judged.keys {
+        for shown in key::shown(keys) {
+            let _ignored = writeln!(text, "key {}  {}", shown.id, shown.fingerprint);
+        }
+        text.push('\n');
+    }
     let mut services = capacity.services;
     let left_out = services.len().saturating_sub(LISTED);
     if left_out > 0 {

@@ -44,7 +44,8 @@ impl Exit {
                 | RotationError::NotUnderWay { .. }
                 | RotationError::LastNumber { .. },
             )
-            | Failure::Key(StoreError::Exists(_)) => Self::Refused,
+            | Failure::Key(StoreError::Exists(_))
+            | Failure::PeerLacksKey { .. } => Self::Refused,
             Failure::Key(StoreError::Write { source, .. }) => match source.kind() {
                 std::io::ErrorKind::PermissionDenied => Self::NoDaemon,
                 _ => Self::Internal,
@@ -74,6 +75,15 @@ pub(super) enum Failure {
     /// The key file could not be written.
     #[error(transparent)]
     Key(#[from] StoreError),
+    /// The other node would not understand this one.
+    #[error(
+        "the other node does not hold key {key} yet, as far as this node's daemon knows: copy the file to it and reload both \
+         daemons, then try again (--force does not ask)"
+    )]
+    PeerLacksKey {
+        /// Number of the key that is to stay.
+        key: u16,
+    },
     /// The key file cannot take that step.
     #[error(transparent)]
     Rotation(#[from] RotationError),

@@ -2,12 +2,13 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
-use onearm_ha::auth::{Key, PairKeys};
+use onearm_ha::auth::PairKeys;
 use serde::Serialize;
 
 use super::exit::{Exit, Failure};
 use super::output;
 use crate::config::Diagnostic;
+use crate::control::{ControlClient, DEFAULT_RUN_DIR, KeyStatus};
 use crate::key::{self, DEFAULT_KEY_FILE, Reader};
 
 #[derive(Debug, Args)]
@@ -31,9 +32,15 @@ enum KeyCommand {
     Rotate {
         #[command(flatten)]
         file: KeyFile,
-        /// Drop the old key, once both nodes sign with the next one
+        /// Drop the old key, once the daemon says that the other node holds the next one
         #[arg(long)]
         finish: bool,
+        /// With --finish: do not ask the daemon
+        #[arg(long, requires = "finish")]
+        force: bool,
+        /// Run directory of the daemon
+        #[arg(long, value_name = "DIR", default_value = DEFAULT_RUN_DIR)]
+        run_dir: PathBuf,
     },
     /// Fingerprints, to compare between the nodes; never a key
     Show(KeyFile),
@@ -52,13 +59,7 @@ struct KeyFile {
 #[derive(Serialize)]
 struct Report {
     file: String,
-    keys: Vec<ShownKey>,
-}
-
-#[derive(Serialize)]
-struct ShownKey {
-    id: u16,
-    fingerprint: String,
+    keys: Vec<KeyStatus>,
 }
 
 pub(super) fn run(args: &KeyArgs) -> Result<Exit, Failure> {
@@ -71,7 +72,19 @@ pub(super) fn run(args: &KeyArgs) -> Result<Exit, Failure> {
                 Both must show the same fingerprint: onearm key show\n";
             told(out, &keys, *json, next)
         }
-        KeyCommand::Rotate { file, finish } => rotate(file, *finish),
+        KeyCommand::Rotate {
+            file,
+            finish,
+            force,
+            run_dir,
+        } => {
+            if *finish {
+                let daemon = Some(&**run_dir).filter(|_| !force);
+                step(file, |keys| drop_old(keys, daemon))
+            } else {
+                step(file, add_next)
+            }
+        }
         KeyCommand::Show(file) => match read(file) {
             Ok(keys) => told(&file.key_file, &keys, file.json, ""),
             Err(found) => refused(&found, file.json),
@@ -83,35 +96,44 @@ fn read(file: &KeyFile) -> Result<PairKeys, Vec<Diagnostic>> {
     key::read(&file.key_file, &Reader::daemon())
 }
 
-fn rotate(file: &KeyFile, finish: bool) -> Result<Exit, Failure> {
+/// What is to be written, and what to do next.
+type Step = (PairKeys, &'static str);
+
+fn step(file: &KeyFile, take: impl FnOnce(&PairKeys) -> Result<Step, Failure>) -> Result<Exit, Failure> {
     let keys = match read(file) {
         Ok(keys) => keys,
         Err(found) => return refused(&found, file.json),
     };
-    let (keys, next) = if finish {
-        (
-            key::finished(&keys)?,
-            "Copy it to the other node and reload there, too (systemctl reload onearmd): the rotation is over.\n",
-        )
-    } else {
-        (
-            key::with_next(&keys)?,
-            "Copy it to the other node and reload both (systemctl reload onearmd). They sign with the next key as soon as\n\
-             both hold it; when `onearm status` says so on both: onearm key rotate --finish\n",
-        )
-    };
+    let (keys, next) = take(&keys)?;
     key::replace(&file.key_file, &keys)?;
     told(&file.key_file, &keys, file.json, next)
 }
 
+fn add_next(keys: &PairKeys) -> Result<Step, Failure> {
+    let next = "Copy it to the other node and reload both (systemctl reload onearmd). They sign with the next key as soon as\n\
+        both hold it; when `onearm status` says so on both: onearm key rotate --finish\n";
+    Ok((key::with_next(keys)?, next))
+}
+
+/// `daemon`: the run directory of the one to ask whether the other node holds the next key.
+fn drop_old(keys: &PairKeys, daemon: Option<&Path>) -> Result<Step, Failure> {
+    let only = key::finished(keys)?;
+    let newest = only.newest().0;
+    if let Some(run_dir) = daemon {
+        let status = ControlClient::connect(run_dir)?.status()?;
+        let peer = status.ha.authentication.and_then(|known| known.peer_key);
+        if peer.is_none_or(|peer| peer < newest) {
+            return Err(Failure::PeerLacksKey { key: newest });
+        }
+    }
+    let next = "Reload this node (systemctl reload onearmd), copy the file to the other and reload that: the rotation is over.\n";
+    Ok((only, next))
+}
+
 fn told(path: &Path, keys: &PairKeys, json: bool, next: &str) -> Result<Exit, Failure> {
-    let shown = |key: &Key| ShownKey {
-        id: key.id.0,
-        fingerprint: key::fingerprint(keys, key),
-    };
     let report = Report {
         file: path.display().to_string(),
-        keys: keys.keys().iter().map(shown).collect(),
+        keys: key::shown(keys),
     };
     if json {
         output::json(&report)?;

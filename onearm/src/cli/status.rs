@@ -4,7 +4,10 @@ use std::fmt::Write as _;
 use super::Daemon;
 use super::exit::{Exit, Failure};
 use super::output::{self, grouped, span};
-use crate::control::{LegStatus, NodeState, Status, UsageStatus};
+use crate::control::{AuthenticationStatus, LegStatus, NodeState, Status, UsageStatus};
+
+/// A peer that was silent for longer does not speak now.
+const QUIET_MS: u64 = 5_000;
 
 pub(super) fn run(args: &Daemon) -> Result<Exit, Failure> {
     let status = args.connect()?.status()?;
@@ -71,6 +74,9 @@ pub(super) fn show(status: &Status) -> String {
             if ha.realtime { ", real-time" } else { "" }
         ),
     );
+    if let Some(auth) = &ha.authentication {
+        lines.add("keys", authentication(auth));
+    }
     let config = &status.config;
     let compared = match (&config.peer_digest, config.differs) {
         (_, true) => ", the peer has ANOTHER one",
@@ -149,6 +155,42 @@ fn lease(status: &Status) -> String {
         (false, 0) => format!("none, epoch {}", lease.epoch),
         (false, _) => format!("ended {} ago, epoch {}", span(ms), lease.epoch),
     }
+}
+
+/// `key 2 (3f2a-…) in use, key 1 (…) believed; the peer holds key 2, authenticated for 3 h 5 m`.
+fn authentication(auth: &AuthenticationStatus) -> String {
+    let mut keys = auth.keys.clone();
+    keys.sort_by_key(|key| (Some(key.id) != auth.signing_key, key.id));
+    let words = keys.iter().map(|key| {
+        let use_of = if Some(key.id) == auth.signing_key {
+            "in use"
+        } else {
+            "believed"
+        };
+        format!("key {} ({}) {use_of}", key.id, key.fingerprint)
+    });
+    let mut text = words.collect::<Vec<_>>().join(", ");
+    match (auth.peer_key, auth.peer_since_ms, auth.peer_heard_ms) {
+        (Some(key), Some(since), Some(heard)) if heard < QUIET_MS => {
+            let _ignored = write!(
+                text,
+                "; the peer holds key {key}, authenticated for {}",
+                span(since)
+            );
+        }
+        (Some(key), _, Some(heard)) => {
+            let _ignored = write!(
+                text,
+                "; the peer held key {key} when it was heard with authentication last, {} ago",
+                span(heard)
+            );
+        }
+        _ => text.push_str("; the peer was not heard with authentication yet"),
+    }
+    if auth.rollout != "enforce" {
+        let _ignored = write!(text, "; rollout \"{}\"", auth.rollout);
+    }
+    text
 }
 
 fn peer(status: &Status) -> String {

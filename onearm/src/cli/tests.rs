@@ -59,6 +59,7 @@ fn status_of_an_active() -> Status {
             effective_priority: 150,
             advert_interval_ms: 100,
             auth: "none".into(),
+            authentication: None,
             preempt: false,
             realtime: true,
             counters: BTreeMap::from([
@@ -436,4 +437,46 @@ fn the_exit_code_says_what_kind_of_no_it_was() {
 #[test]
 fn the_command_line_is_sound() {
     Cli::command().debug_assert();
+}
+
+#[test]
+fn keys_are_shown_by_fingerprint_with_what_the_peer_holds_and_since_when_it_speaks() {
+    let key = |id, fingerprint: &str| KeyStatus {
+        id,
+        fingerprint: fingerprint.to_owned(),
+    };
+    let mut auth = AuthenticationStatus {
+        rollout: "enforce".to_owned(),
+        keys: vec![key(1, "aaaa-1"), key(2, "bbbb-2")],
+        signing_key: Some(2),
+        peer_key: Some(2),
+        peer_since_ms: Some(7_260_000),
+        peer_heard_ms: Some(40),
+    };
+    let line = |auth: &AuthenticationStatus| {
+        let mut shown = status_of_an_active();
+        shown.ha.authentication = Some(auth.clone());
+        let text = status::show(&shown);
+        let from = text.find("keys  ").expect("a line of keys");
+        let end = text[from..].find("pair.toml").expect("the next line");
+        text[from..from + end]
+            .split_whitespace()
+            .collect::<Vec<_>>()
+            .join(" ")
+    };
+    assert_eq!(
+        line(&auth),
+        "keys key 2 (bbbb-2) in use, key 1 (aaaa-1) believed; the peer holds key 2, authenticated for 2 h 1 m"
+    );
+    auth.peer_heard_ms = Some(60_000);
+    assert!(
+        line(&auth).ends_with("the peer held key 2 when it was heard with authentication last, 1 m 0 s ago")
+    );
+    auth.peer_key = None;
+    "accept".clone_into(&mut auth.rollout);
+    auth.signing_key = None;
+    assert_eq!(
+        line(&auth),
+        "keys key 1 (aaaa-1) believed, key 2 (bbbb-2) believed; the peer was not heard with authentication yet; rollout \"accept\""
+    );
 }

@@ -2,6 +2,8 @@ use std::fmt;
 use std::io::Read as _;
 use std::path::Path;
 
+use onearm_ha::auth::PairKeys;
+
 use super::diagnostic::{Diagnostic, Severity};
 use super::limits;
 use super::node::NodeConfig;
@@ -9,6 +11,7 @@ use super::node_file::parse_node;
 use super::pair::PairConfig;
 use super::pair_file::{PairFile, parse_pair};
 use super::source::{Parsed, Source};
+use crate::key::Reader;
 
 /// Where this node's own file is.
 pub const DEFAULT_NODE_FILE: &str = "/etc/onearm/node.toml";
@@ -22,6 +25,8 @@ pub struct Loaded {
     pub node: NodeConfig,
     /// `pair.toml`.
     pub pair: PairConfig,
+    /// The pair's keys, exactly where [`super::Auth::Hmac`] asks for them.
+    pub keys: Option<PairKeys>,
     /// What runs, but most likely not as meant.
     pub warnings: Vec<Diagnostic>,
 }
@@ -47,20 +52,22 @@ impl fmt::Display for Refused {
 
 impl std::error::Error for Refused {}
 
-/// Reads and judges both files, as `onearm check` does.
+/// Reads and judges both files, and the key file, as `onearm check` does.
 ///
 /// # Errors
-/// [`Refused`] with every error of both files when there is one; nothing has been changed anywhere.
+/// [`Refused`] with every error of the files when there is one; nothing has been changed anywhere.
 pub fn load(node: &Path, pair: &Path) -> Result<Loaded, Refused> {
     let crate::check::Judged {
         nodes,
         pair,
+        keys,
         diagnostics,
-    } = crate::check::files(&[node], pair, None);
+    } = crate::check::files(&[node], pair, None, Some(&Reader::this_process()));
     match (nodes.into_iter().next(), pair) {
         (Some(node), Some(pair)) => Ok(Loaded {
             node,
             pair,
+            keys,
             warnings: diagnostics,
         }),
         _ => Err(Refused { diagnostics }),

@@ -53,8 +53,19 @@ pub struct Peer {
     pub address6: Option<Ipv6Addr>,
     /// Interface of the peer link; `None` = there is none beside the leg.
     pub interface: Option<String>,
+    /// The nodes' own addresses on the peer link, where HA datagrams go between them as well.
+    pub link: Option<PeerLink>,
     /// File of the pair's key; not read while `ha.auth` is `none`.
-    pub key_file: Option<PathBuf>,
+    pub key_file: PathBuf,
+}
+
+/// The nodes' addresses on the peer link, of one family.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PeerLink {
+    /// This node's.
+    pub own: IpAddr,
+    /// The other node's.
+    pub peer: IpAddr,
 }
 
 impl Peer {

@@ -4,16 +4,24 @@ use std::path::PathBuf;
 use onearm_types::NodeId;
 
 use super::limits;
-use super::node::{Attach, Leg, NodeConfig, Peer, Role};
+use super::node::{Attach, Leg, NodeConfig, Peer, PeerLink, Role};
 use super::source::{Parsed, Source};
 use super::walk::{Field, Keys, Table, Walk, walk};
+use crate::key::DEFAULT_KEY_FILE;
 
 pub(super) const ROOT: Keys = Keys {
     known: &["name", "id", "priority", "peer", "control_group", "leg"],
     later: &[],
 };
 pub(super) const PEER: Keys = Keys {
-    known: &["address", "address6", "interface", "key_file"],
+    known: &[
+        "address",
+        "address6",
+        "interface",
+        "link_address",
+        "own_link_address",
+        "key_file",
+    ],
     later: &[],
 };
 pub(super) const LEG: Keys = Keys {
@@ -41,7 +49,8 @@ pub(super) fn draft() -> NodeConfig {
             address: IpAddr::V4(Ipv4Addr::UNSPECIFIED),
             address6: None,
             interface: None,
-            key_file: None,
+            link: None,
+            key_file: PathBuf::from(DEFAULT_KEY_FILE),
         },
         control_group: None,
         legs: Vec::new(),
@@ -92,7 +101,9 @@ fn peer(walk: &mut Walk<'_>, field: &Field<'_>) -> Option<Peer> {
     let address = walk.need(&table, "address", remedy, Walk::address_on_link);
     let address6 = walk.may(&table, "address6", |walk, field| address6(walk, field, address));
     let interface = walk.may(&table, "interface", Walk::interface);
-    let key_file = walk.may(&table, "key_file", |walk, field| {
+    let link = peer_link(walk, &table, interface.as_deref());
+    let default = PathBuf::from(DEFAULT_KEY_FILE);
+    let key_file = walk.or(&table, "key_file", default, |walk, field| {
         let path = PathBuf::from(walk.text(field)?);
         if !path.is_absolute() {
             walk.error(
@@ -109,7 +120,43 @@ fn peer(walk: &mut Walk<'_>, field: &Field<'_>) -> Option<Peer> {
         address: address?,
         address6,
         interface,
+        link,
         key_file,
+    })
+}
+
+/// Both addresses of the peer link, or none.
+fn peer_link(walk: &mut Walk<'_>, table: &Table<'_>, interface: Option<&str>) -> Option<PeerLink> {
+    const OTHERS: &str = "link_address";
+    const OWN: &str = "own_link_address";
+    let written = [OTHERS, OWN].map(|key| walk.optional(table, key));
+    let ([Some(_), _] | [_, Some(_)]) = &written else {
+        return None;
+    };
+    if let Some(field) = written.iter().flatten().next().filter(|_| interface.is_none()) {
+        let message = "an address on the peer link, and peer.interface does not say which link that is";
+        walk.error(
+            field,
+            "peer-link",
+            message,
+            "write interface = \"eth1\" beside it",
+        );
+    }
+    let remedy = "write link_address (the other node's) and own_link_address (this node's)";
+    let peer = walk.need(table, OTHERS, remedy, Walk::address);
+    let own = walk.need(table, OWN, remedy, |walk, field| {
+        let own = walk.address(field)?;
+        let wrong = match peer {
+            Some(peer) if peer == own => "the same address as link_address",
+            Some(peer) if peer.is_ipv4() != own.is_ipv4() => "of another family than link_address",
+            _ => return Some(own),
+        };
+        walk.error(field, "peer-link", wrong, remedy);
+        None
+    });
+    Some(PeerLink {
+        own: own?,
+        peer: peer?,
     })
 }
 

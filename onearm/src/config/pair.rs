@@ -3,6 +3,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use ipnet::IpNet;
+use onearm_ha::config::Rollout;
 use serde::{Deserialize, Serialize};
 use sha2::Digest as _;
 
@@ -129,6 +130,12 @@ pub struct HaConfig {
     pub advert_interval: Duration,
     /// How adverts are authenticated.
     pub auth: Auth,
+    /// What becomes of messages without authentication, where [`Self::auth`] is [`Auth::Hmac`]. No part of the digest: while
+    /// authentication is introduced the nodes differ in it.
+    #[serde(skip)]
+    pub rollout: Rollout,
+    /// UDP port of HA datagrams on both nodes.
+    pub datagram_port: u16,
     /// How adverts travel.
     pub transport: Transport,
     /// Whether a node with greater priority takes over from a live Active.
@@ -145,6 +152,8 @@ pub struct HaConfig {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Auth {
+    /// By the pair's key: adverts carry a signed trailer, and the nodes exchange signed HA datagrams.
+    Hmac,
     /// Not at all: anybody on the segment can move the VIPs.
     None,
 }
@@ -153,6 +162,7 @@ impl Auth {
     /// As written in the file.
     pub const fn as_str(self) -> &'static str {
         match self {
+            Self::Hmac => "hmac",
             Self::None => "none",
         }
     }

@@ -2,6 +2,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use ipnet::IpNet;
+use onearm_ha::config::Rollout;
 
 use super::diagnostic::Diagnostic;
 use super::limits;
@@ -19,6 +20,8 @@ pub(super) const HA: Keys = Keys {
         "vrid",
         "advert_interval",
         "auth",
+        "rollout",
+        "datagram_port",
         "transport",
         "preempt",
         "announce",
@@ -47,6 +50,8 @@ pub(super) const GATEWAY: Keys = Keys {
 };
 
 const DEFAULT_ADVERT_INTERVAL: Duration = Duration::from_millis(100);
+/// Beside that of the hellos.
+const DEFAULT_DATAGRAM_PORT: u16 = 8_471;
 const DEFAULT_ANNOUNCE_RATE: u32 = 200;
 const DEFAULT_ANNOUNCE_REFRESH: Duration = Duration::from_mins(1);
 const DEFAULT_LIMITS: Limits = Limits {
@@ -129,7 +134,9 @@ fn draft_ha() -> HaConfig {
     HaConfig {
         vrid: 1,
         advert_interval: DEFAULT_ADVERT_INTERVAL,
-        auth: Auth::None,
+        auth: Auth::Hmac,
+        rollout: Rollout::Enforce,
+        datagram_port: DEFAULT_DATAGRAM_PORT,
         transport: Transport::Multicast,
         preempt: false,
         announce: Vec::new(),
@@ -144,7 +151,7 @@ fn read(walk: &mut Walk<'_>, table: &Table<'_>) -> Places {
     walk.need(table, "format", "write format = 1", |walk, field| {
         walk.integer(field, 1..=1)
     });
-    let ha = walk.need(table, "ha", "write ha = { vrid = 51, auth = \"none\" }", ha);
+    let ha = walk.need(table, "ha", "write ha = { vrid = 51 }", ha);
     let (limits, says_flows6, dsr_flows) =
         walk.or(table, "limits", (DEFAULT_LIMITS, false, None), table_sizes);
     let gateways = walk.may(table, "gateway", |walk, field| {
@@ -207,10 +214,20 @@ fn ha(walk: &mut Walk<'_>, field: &Field<'_>) -> Option<HaConfig> {
         DEFAULT_ADVERT_INTERVAL,
         advert_interval,
     );
-    let hmac = "authenticated adverts (auth = \"hmac\", the default to come) are not in this build";
-    let remedy = format!("{hmac}; write auth = \"none\" and keep strangers off the segment");
-    let auth = walk.need(&table, "auth", &remedy, |walk, field| {
-        walk.choice(field, &[("none", Auth::None)], &[("hmac", hmac)])
+    let auth = walk.or(&table, "auth", draft.auth, |walk, field| {
+        walk.choice(field, &[("hmac", Auth::Hmac), ("none", Auth::None)], &[])
+    });
+    let rollout = walk.or(&table, "rollout", draft.rollout, |walk, field| {
+        rollout(walk, field, auth)
+    });
+    let datagram_port = walk.or(&table, "datagram_port", draft.datagram_port, |walk, field| {
+        let port = u16::try_from(walk.integer(field, limits::PORT)?).ok()?;
+        if port == limits::HELLO_PORT {
+            let message = "the nodes compare their configurations on this port";
+            walk.error(field, "port", message, "write another one");
+            return None;
+        }
+        Some(port)
     });
     let transport = walk.or(&table, "transport", draft.transport, |walk, field| {
         let choices = [
@@ -240,13 +257,35 @@ fn ha(walk: &mut Walk<'_>, field: &Field<'_>) -> Option<HaConfig> {
     Some(HaConfig {
         vrid: vrid.unwrap_or(draft.vrid),
         advert_interval,
-        auth: auth.unwrap_or(draft.auth),
+        auth,
+        rollout,
+        datagram_port,
         transport,
         preempt,
         announce,
         announce_rate,
         announce_refresh,
     })
+}
+
+fn rollout(walk: &mut Walk<'_>, field: &Field<'_>, auth: Auth) -> Option<Rollout> {
+    let words = [
+        ("accept", Rollout::Accept),
+        ("prefer", Rollout::Prefer),
+        ("enforce", Rollout::Enforce),
+    ];
+    let rollout = walk.choice(field, &words, &[])?;
+    if auth == Auth::None {
+        let message = "has no effect: nothing is authenticated";
+        walk.error(
+            field,
+            "no-effect",
+            message,
+            "remove the key, or write auth = \"hmac\"",
+        );
+        return None;
+    }
+    Some(rollout)
 }
 
 fn advert_interval(walk: &mut Walk<'_>, field: &Field<'_>) -> Option<Duration> {

@@ -79,14 +79,17 @@ attach = "auto"
 "#,
         PAIR,
     );
-    assert_eq!(node.diagnostics, []);
+    // It says nothing of the addresses on the peer link.
+    let rules: Vec<_> = node.diagnostics.iter().map(|found| found.rule).collect();
+    assert_eq!((rules, node.is_draft()), (vec!["peer-link"], false));
+    assert_eq!(node.config.peer.key_file.to_str(), Some("/etc/onearm/pair.key"));
     assert_eq!(node.config.priority, 150);
     assert_eq!(node.config.peer.interface.as_deref(), Some("eth1"));
     assert_eq!(node.config.legs[0].vlan, None);
     let pair = config(
         r#"
 format = 1
-ha = { vrid = 51, advert_interval = "100ms", auth = "none", preempt = false, announce = ["192.168.100.100"] }
+ha = { vrid = 51, advert_interval = "100ms", auth = "hmac", preempt = false, announce = ["192.168.100.100"] }
 limits = { max_flows = 1_000_000, half_open = 65_536 }
 [[gateway]]
 address = "192.168.100.1/24"
@@ -588,8 +591,18 @@ fn loading_gives_both_files_or_every_error() {
         std::fs::write(&path, text).unwrap();
         path
     };
-    let (node, pair) = (path("node.toml", NODE), path("pair.toml", PAIR));
+    let key = directory.path().join("pair.key");
+    let named = format!("peer = {{ key_file = \"{}\", ", key.display());
+    let with_key = NODE.replace("peer = { ", &named);
+    let (node, pair) = (path("node.toml", &with_key), path("pair.toml", PAIR));
+    let refused = load(&node, &pair).unwrap_err();
+    assert_eq!(refused.diagnostics[0].rule, "key-missing", "{refused}");
+    let plain = path("plain.toml", &PAIR.replace("\"hmac\"", "\"none\""));
+    assert!(load(&node, &plain).unwrap().keys.is_none());
+    let keys = crate::key::generate().unwrap();
+    crate::key::create(&key, &keys, &crate::key::Reader::this_process()).unwrap();
     let loaded = load(&node, &pair).unwrap();
+    assert_eq!(loaded.keys.as_ref(), Some(&keys));
     assert_eq!(
         (
             loaded.node.name.as_str(),

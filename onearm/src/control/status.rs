@@ -153,12 +153,41 @@ pub struct HaStatus {
     pub advert_interval_ms: u64,
     /// `ha.auth`.
     pub auth: String,
+    /// Keys and the peer's speech where `auth` is `hmac`.
+    #[serde(default)]
+    pub authentication: Option<AuthenticationStatus>,
     /// `ha.preempt`.
     pub preempt: bool,
     /// Real-time priority was granted to the HA process.
     pub realtime: bool,
     /// Counters of protocol and announcements by name.
     pub counters: BTreeMap<String, u64>,
+}
+
+/// How the election is authenticated.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AuthenticationStatus {
+    /// `ha.rollout`: `accept`, `prefer`, `enforce`.
+    pub rollout: String,
+    /// The keys this node believes, by number; never a secret.
+    pub keys: Vec<KeyStatus>,
+    /// Number of the key it signs with: the highest that both nodes hold. `None` = it has said nothing yet.
+    pub signing_key: Option<u16>,
+    /// Highest number the peer holds; `None` = it was not heard with authentication yet.
+    pub peer_key: Option<u16>,
+    /// For how long the peer has spoken with authentication, without a pause of five seconds, in milliseconds.
+    pub peer_since_ms: Option<u64>,
+    /// Age of its last authenticated message in milliseconds.
+    pub peer_heard_ms: Option<u64>,
+}
+
+/// A key as it may be shown.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KeyStatus {
+    /// Its number.
+    pub id: u16,
+    /// The same on both nodes for the same key, `3f2a-91bc-7e10-55d2`.
+    pub fingerprint: String,
 }
 
 /// The programs and their tables.

@@ -70,6 +70,7 @@ fn status() -> Status {
             effective_priority: 150,
             advert_interval_ms: 100,
             auth: "none".into(),
+            authentication: None,
             preempt: false,
             realtime: true,
             counters: BTreeMap::from([("adverts_sent".into(), 7)]),

@@ -9,14 +9,17 @@ use onearm_dataplane::{
     Usage,
 };
 
-use crate::config::{Loaded, ModeFor, ServerConfig, ServiceConfig};
+use onearm_ha::config::Rollout;
+
+use crate::config::{Auth, Loaded, ModeFor, ServerConfig, ServiceConfig};
 use crate::control::{
-    ClientsMode, ConfigStatus, ControlBackend, DataplaneStatus, EventList, EventQuery, FlowEntry, FlowList,
-    FlowQuery, HaStatus, LeaseStatus, NodeState, NodeStatus, PeerStatus, ProbeRequest, ProbeResult, Refusal,
-    RefusalKind, ServerHealth, ServerStatus, ServiceStatus, Status, Traffic,
+    AuthenticationStatus, ClientsMode, ConfigStatus, ControlBackend, DataplaneStatus, EventList, EventQuery,
+    FlowEntry, FlowList, FlowQuery, HaStatus, LeaseStatus, NodeState, NodeStatus, PeerStatus, ProbeRequest,
+    ProbeResult, Refusal, RefusalKind, ServerHealth, ServerStatus, ServiceStatus, Status, Traffic,
 };
 use crate::health::{Health, ServerKey, effective_weight};
 
+use super::authentication;
 use super::board::Board;
 use super::clock;
 use super::probe;
@@ -94,10 +97,19 @@ impl ControlBackend for Backend {
         let facts = self.board.facts();
         let config = self.config_status(facts.hello.as_ref().map(|h| &*h.digest));
         let mut warnings: Vec<String> = facts.warnings.values().flatten().cloned().collect();
-        warnings.push(
-            "auth = \"none\": any host on the segment can move the VIPs; one owner holds for honest single faults only"
-                .to_owned(),
-        );
+        let unsafe_for_now = match (
+            pair.ha.auth,
+            facts.authentication.as_ref().map(|facts| facts.rollout),
+        ) {
+            (Auth::None, _) => Some(
+                "auth = \"none\": any host on the segment can move the VIPs; one owner holds for honest single faults only",
+            ),
+            (Auth::Hmac, Some(Rollout::Accept | Rollout::Prefer)) => Some(
+                "ha.rollout: messages without authentication count; write \"enforce\" (the default) when both nodes speak with it",
+            ),
+            (Auth::Hmac, Some(Rollout::Enforce) | None) => None,
+        };
+        warnings.extend(unsafe_for_now.map(str::to_owned));
         if config.differs {
             let peer = facts.hello.as_ref().map_or("the peer", |h| &h.name);
             warnings.push(format!("{peer} runs another pair.toml: compare the two files, then restart the node whose file is wrong"));
@@ -125,6 +137,14 @@ impl ControlBackend for Backend {
                 effective_priority: facts.effective_priority,
                 advert_interval_ms: u64::try_from(pair.ha.advert_interval.as_millis()).unwrap_or(u64::MAX),
                 auth: pair.ha.auth.as_str().to_owned(),
+                authentication: facts.authentication.clone().map(|known| AuthenticationStatus {
+                    rollout: authentication::word(known.rollout).to_owned(),
+                    keys: known.keys,
+                    signing_key: known.signing_key,
+                    peer_key: known.peer.map(|peer| peer.newest_key.0),
+                    peer_since_ms: known.peer.map(|peer| ms_since(peer.since.as_nanos())),
+                    peer_heard_ms: known.peer.map(|peer| ms_since(peer.heard_at.as_nanos())),
+                }),
                 preempt: pair.ha.preempt,
                 realtime: facts.realtime,
                 counters: facts.ha_counters.clone(),

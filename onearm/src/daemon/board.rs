@@ -4,8 +4,12 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use onearm_ha::config::Rollout;
+use onearm_ha::driver::PeerVoice;
+
 use crate::control::{
-    EventList, EventLog, EventQuery, LegStatus, NewEvent, NodeState, PeerStatus, Severity, UsageStatus,
+    EventList, EventLog, EventQuery, KeyStatus, LegStatus, NewEvent, NodeState, PeerStatus, Severity,
+    UsageStatus,
 };
 
 use super::clock;
@@ -36,6 +40,8 @@ pub(crate) struct Facts {
     pub(crate) realtime: bool,
     /// Counters of the HA process.
     pub(crate) ha_counters: BTreeMap<String, u64>,
+    /// With authentication: keys and the peer's speech.
+    pub(crate) authentication: Option<AuthenticationFacts>,
     /// Legs in the order of `node.toml`.
     pub(crate) legs: Vec<LegStatus>,
     /// The peer's word on its configuration.
@@ -50,6 +56,19 @@ pub(crate) struct Facts {
     pub(crate) warnings: BTreeMap<String, Vec<String>>,
     /// The last events.
     pub(crate) events: EventLog,
+}
+
+/// How the election is authenticated.
+#[derive(Clone, Debug)]
+pub(crate) struct AuthenticationFacts {
+    /// What becomes of messages without it.
+    pub(crate) rollout: Rollout,
+    /// Every key as it may be shown.
+    pub(crate) keys: Vec<KeyStatus>,
+    /// The key the last message was signed with.
+    pub(crate) signing_key: Option<u16>,
+    /// The peer's speech.
+    pub(crate) peer: Option<PeerVoice>,
 }
 
 impl Board {
@@ -68,6 +87,7 @@ impl Board {
             effective_priority: priority,
             realtime: false,
             ha_counters: BTreeMap::new(),
+            authentication: None,
             legs: Vec::new(),
             hello: None,
             flows: 0,

@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
+use nix::sys::signal::{SigSet, Signal};
 use onearm_dataplane::LeaseCell;
 use onearm_ha::driver::{self, Grants, LeaseSink};
 use onearm_ha::process::HaEnd;
@@ -25,6 +26,10 @@ impl LeaseSink for Cell {
 
 /// Runs until ordered to stop or the main process ends.
 pub(crate) fn run() -> ExitCode {
+    // Other files are the main process's business: whoever sends SIGHUP to all processes of the name means that one.
+    if let Err(error) = SigSet::from(Signal::SIGHUP).thread_block() {
+        eprintln!("onearmd (HA process): SIGHUP would end it: {error}");
+    }
     let grants = Grants::claim();
     let outcome = || -> anyhow::Result<driver::Exit> {
         let mut end = HaEnd::take()?;

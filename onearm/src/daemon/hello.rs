@@ -16,8 +16,6 @@ use tokio::net::UdpSocket;
 use tokio::sync::watch;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
-/// UDP port on both nodes.
-pub(crate) const HELLO_PORT: u16 = 8470;
 /// Pause between hellos.
 const PERIOD: Duration = Duration::from_secs(1);
 /// A peer that was silent for so long is unknown again.

@@ -1,6 +1,7 @@
 //! The loop of the main process: waits for anything to happen, says so to the node, and stops in order.
 
 mod election;
+mod reload;
 
 use std::future::pending;
 use std::net::SocketAddr;
@@ -18,8 +19,12 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval, sleep_until};
 
 use crate::config::Loaded;
+use crate::config::limits::HELLO_PORT;
 use crate::control::Severity;
 
+pub(crate) use reload::Files;
+
+use super::authentication::{Authentication, Refusals};
 use super::ha_link::{HaLink, News};
 use super::hello::{self, Hello};
 use super::node::{Node, RETRY, Settled};
@@ -67,6 +72,10 @@ struct Running {
     /// Faults of legs beside that of the adverts, by interface.
     other_faults: Vec<(String, LegFault)>,
     recording: Option<Recording>,
+    /// Where the election is authenticated.
+    auth: Option<Authentication>,
+    refusals: Refusals,
+    files: Files,
 }
 
 /// Runs until SIGTERM or SIGINT, then stops in order: ownership first, programs next, borrowed settings last.
@@ -82,7 +91,10 @@ pub(crate) async fn run(
     }: Inputs,
     hello: Hello,
     recording: Option<Recording>,
+    files: Files,
+    auth: Option<Authentication>,
 ) -> anyhow::Result<()> {
+    let mut hangup = signal(SignalKind::hangup()).context("SIGHUP cannot be caught")?;
     let mut terminate = signal(SignalKind::terminate()).context("SIGTERM cannot be caught")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("SIGINT cannot be caught")?;
     let (heard, mut hellos) = watch::channel(None);
@@ -111,7 +123,11 @@ pub(crate) async fn run(
         terms: 0,
         other_faults: Vec::new(),
         recording,
+        auth,
+        refusals: Refusals::default(),
+        files,
     };
+    running.show_authentication();
     running.settle().await;
     tell_systemd(NotifyState::Ready);
     tracing::info!("ready");
@@ -120,6 +136,7 @@ pub(crate) async fn run(
         tokio::select! {
             _ = terminate.recv() => break,
             _ = interrupt.recv() => break,
+            Some(()) = hangup.recv() => running.reload().await,
             news = news(&mut running.ha) => running.news(news).await,
             changed = picture.changed() => {
                 changed.context("nobody watches the kernel any more")?;
@@ -234,7 +251,7 @@ impl Running {
         let Loaded { node, pair, .. } = &*self.node.loaded;
         let picture = self.node.picture.borrow();
         // The election is not on any leg yet; why, `keep_ha` says.
-        let Ok(Some(config)) = plan::ha_config(node, pair, &picture) else {
+        let Ok(Some(config)) = plan::ha_config(node, pair, &picture, self.auth.as_ref()) else {
             return;
         };
         let owned = plan::owned(node, pair, &picture);
@@ -293,7 +310,7 @@ impl Running {
         let ends = plan::election_leg(node, &picture).and_then(|leg| {
             // The address the peer has in its file, whatever others the leg has.
             let own = plan::own_address(node, leg, &picture)?;
-            let end = |address| plan::socket_address(leg, &picture, address, hello::HELLO_PORT);
+            let end = |address| plan::socket_address(leg, &picture, address, HELLO_PORT);
             Some((end(own)?, end(node.peer.address)?))
         });
         let Some((own, peer)) = ends else { return };

@@ -19,6 +19,7 @@ use crate::config::{self, Loaded, PairConfig};
 use crate::control::ControlServer;
 use crate::health::{self, Health};
 
+use super::authentication::Authentication;
 use super::backend::Backend;
 use super::beside::Beside;
 use super::board::Board;
@@ -27,7 +28,7 @@ use super::hello::{self, Hello};
 use super::helping::Helping;
 use super::legs::lock;
 use super::node::Node;
-use super::node_loop::{self, Inputs};
+use super::node_loop::{self, Files, Inputs};
 use super::options::Options;
 use super::recording::Recording;
 use super::{clock, ha_process};
@@ -132,8 +133,13 @@ fn restore(state_dir: &Path) -> ExitCode {
     }
 }
 
-async fn serve(options: &Options, loaded: Loaded) -> anyhow::Result<()> {
+async fn serve(options: &Options, mut loaded: Loaded) -> anyhow::Result<()> {
     let started_ns = clock::monotonic_ns();
+    let auth = loaded.keys.take().map(|keys| Authentication {
+        keys,
+        rollout: loaded.pair.ha.rollout,
+        epoch: 0,
+    });
     let loaded = Arc::new(loaded);
     std::fs::create_dir_all(&options.run_dir)
         .with_context(|| format!("cannot make the run directory {}", options.run_dir.display()))?;
@@ -146,7 +152,7 @@ async fn serve(options: &Options, loaded: Loaded) -> anyhow::Result<()> {
     let wanted = onearm_dataplane::Options {
         limits: loaded.pair.table_limits(),
         node: loaded.node.id,
-        pair_key: pair_key(&loaded.pair),
+        pair_key: pair_key(&loaded.pair, auth.as_ref()),
     };
     let mut dataplane = tokio::task::spawn_blocking(move || Dataplane::load(&wanted)).await??;
     tracing::info!(map_bytes = dataplane.map_bytes(), "maps allocated");
@@ -185,21 +191,30 @@ async fn serve(options: &Options, loaded: Loaded) -> anyhow::Result<()> {
     let _helping =
         Helping::start(helper, again, Arc::clone(&board)).context("no thread for packets that wait")?;
     let gates = Arc::new(Mutex::new(gates));
+    let files = Files {
+        node: options.node.clone(),
+        pair: options.pair.clone(),
+    };
     let node = Node::new(Arc::clone(&loaded), board, dataplane, gates, netcfg, checks);
     let recording = options.record.as_deref().map(Recording::open).transpose()?;
     let inputs = Inputs {
         events,
         kernel: netcfg_events,
     };
-    let outcome = node_loop::run(node, lease, inputs, hello_of(&loaded), recording).await;
+    let hello = hello_of(&loaded);
+    let outcome = node_loop::run(node, lease, inputs, hello, recording, files, auth).await;
     beside.stop().await;
     outcome
 }
 
-/// Key of the Maglev hash, the same on both nodes: from what makes them a pair. It is no secret; with a pair key it will be.
-fn pair_key(pair: &PairConfig) -> [u64; 2] {
+/// Key of the Maglev hash, the same on both nodes: from what makes them a pair. It is no secret where the pair has none; the
+/// pair's id outlives its keys.
+fn pair_key(pair: &PairConfig, auth: Option<&Authentication>) -> [u64; 2] {
     let mut seed = sha2::Sha256::new_with_prefix(b"onearm maglev");
     seed.update([pair.ha.vrid]);
+    if let Some(auth) = auth {
+        seed.update(auth.keys.pair());
+    }
     let digest = seed.finalize();
     let word = |at: usize| u64::from_le_bytes(std::array::from_fn(|i| digest[at + i]));
     [word(0), word(8)]

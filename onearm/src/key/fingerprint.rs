@@ -3,6 +3,17 @@ use std::fmt::Write as _;
 use onearm_ha::auth::{Key, PairKeys};
 use sha2::Digest as _;
 
+use crate::control::KeyStatus;
+
+/// The keys as they may be shown.
+pub fn shown(keys: &PairKeys) -> Vec<KeyStatus> {
+    let shown = |key: &Key| KeyStatus {
+        id: key.id.0,
+        fingerprint: fingerprint(keys, key),
+    };
+    keys.keys().iter().map(shown).collect()
+}
+
 /// What may be shown of a key: equal on two nodes exactly if pair, number and secret are. 64 bits, `3f2a-91bc-7e10-55d2`.
 pub fn fingerprint(keys: &PairKeys, key: &Key) -> String {
     let mut hash = sha2::Sha256::new_with_prefix(b"onearm key fingerprint");

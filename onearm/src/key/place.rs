@@ -23,6 +23,8 @@ const MODE: u32 = 0o600;
 /// Who is to read a key file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reader {
+    /// User and group of the packaged daemon, to which a file may belong that root reads.
+    pub(super) daemon: Option<(u32, u32)>,
     pub(super) name: String,
     pub(super) uid: u32,
     pub(super) gid: u32,
@@ -37,19 +39,31 @@ impl Reader {
             name: name.unwrap_or_else(|| uid.to_string()),
             uid: uid.as_raw(),
             gid: Gid::effective().as_raw(),
+            daemon: packaged().map(|user| (user.uid.as_raw(), user.gid.as_raw())),
         }
     }
 
     /// The daemon of this machine: the user `onearm` where there is one, else whoever asks.
     pub fn daemon() -> Self {
-        match User::from_name(DAEMON) {
-            Ok(Some(user)) => Self {
-                name: user.name,
-                uid: user.uid.as_raw(),
-                gid: user.gid.as_raw(),
-            },
-            Ok(None) | Err(_) => Self::this_process(),
-        }
+        packaged().map_or_else(Self::this_process, |user| Self {
+            uid: user.uid.as_raw(),
+            gid: user.gid.as_raw(),
+            daemon: None,
+            name: user.name,
+        })
+    }
+
+    /// The same user reads: what this process cannot do, it cannot.
+    pub fn is_this_process(&self) -> bool {
+        self.uid == Uid::effective().as_raw()
+    }
+
+    fn trusts(&self, owner: u32) -> bool {
+        owner == 0 || owner == self.uid || self.daemon.is_some_and(|(daemon, _)| owner == daemon)
+    }
+
+    fn shares(&self, group: u32) -> bool {
+        group == self.gid || self.daemon.is_some_and(|(_, daemon)| group == daemon)
     }
 
     /// What is wrong with a file of this owner, group and mode, with the remedy.
@@ -62,7 +76,7 @@ impl Reader {
     ) -> Option<(String, String)> {
         let path = path.display();
         let own = |what: String| Some((what, format!("chown {}: {path}; chmod 600 {path}", self.name)));
-        if owner != 0 && owner != self.uid {
+        if !self.trusts(owner) {
             return own(format!(
                 "it belongs to user {owner}, not to root or {}: whoever owns it can change it",
                 self.name
@@ -75,7 +89,7 @@ impl Reader {
         if open & 0o030 != 0 {
             return own(format!("its group may change it (mode {open:04o})"));
         }
-        if open & 0o040 != 0 && group != self.gid {
+        if open & 0o040 != 0 && !self.shares(group) {
             return own(format!(
                 "group {group} may read it (mode {open:04o}), which is not the group of {}",
                 self.name
@@ -93,6 +107,11 @@ impl Reader {
             ))
         }
     }
+}
+
+/// The user of the packaged daemon.
+fn packaged() -> Option<User> {
+    User::from_name(DAEMON).ok().flatten()
 }
 
 /// A key file that could not be written.

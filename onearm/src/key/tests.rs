@@ -165,6 +165,7 @@ fn a_fingerprint_tells_pair_number_and_secret_apart_and_shows_none() {
 #[test]
 fn only_root_and_the_reader_may_be_able_to_read_the_file_and_the_reader_must() {
     let reader = |uid, gid| Reader {
+        daemon: None,
         name: "onearm".to_owned(),
         uid,
         gid,
@@ -196,6 +197,16 @@ fn only_root_and_the_reader_may_be_able_to_read_the_file_and_the_reader_must() {
         assert!(found.is_none_or(|(_, remedy)| remedy == "chown onearm: /k; chmod 600 /k"));
     }
     assert_eq!(reader(0, 0).objects_to(0, 0, 0o600, path), None);
+    assert!(reader(0, 0).objects_to(998, 997, 0o600, path).is_some());
+    let root = Reader {
+        daemon: Some((998, 997)),
+        ..reader(0, 0)
+    };
+    assert_eq!(
+        root.objects_to(998, 997, 0o640, path),
+        None,
+        "made for the daemon"
+    );
     assert_eq!(
         reader(0, 0).objects_to(0, 0, 0o000, path),
         None,

@@ -60,12 +60,19 @@ impl OnearmNode {
             started_at: 0,
             record: spec.record,
         };
-        fs::write(node.node_file(), node_toml(index, spec))?;
+        let key_file = node.key_file();
+        fs::write(node.node_file(), node_toml(index, spec, Some(&key_file)))?;
+        fs::copy(pair_key(lab, bin_dir)?, &key_file)?;
         node.write_pair(&pair_toml(spec))?;
         for sub in ["state", "run"] {
             fs::create_dir_all(node.dir.join(sub))?;
         }
         Ok(node)
+    }
+
+    /// The node's copy of the pair's key.
+    pub fn key_file(&self) -> PathBuf {
+        self.dir.join("pair.key")
     }
 
     fn node_file(&self) -> PathBuf {
@@ -214,6 +221,21 @@ impl OnearmNode {
     }
 }
 
+/// The key of the lab's pair, made by the first who asks.
+fn pair_key(lab: &OneArm, bin_dir: &Path) -> Result<PathBuf> {
+    let path = lab.lab().dir().join("pair.key");
+    if !path.exists() {
+        let made = std::process::Command::new(bin_dir.join("onearm"))
+            .args(["key", "new", "--out"])
+            .arg(&path)
+            .output()?;
+        if !made.status.success() {
+            bail!("no key was made: {}", String::from_utf8_lossy(&made.stderr));
+        }
+    }
+    Ok(path)
+}
+
 /// Last lines of a log.
 fn tail(log: &Path) -> String {
     let text = fs::read_to_string(log).unwrap_or_default();
@@ -321,26 +343,28 @@ impl Node for OnearmNode {
     }
 }
 
-/// What `node.toml` of node `index` says for `spec`.
-pub(crate) fn node_toml(index: usize, spec: &PairSpec) -> String {
-    let peer = match (spec.peer_link, index) {
-        (true, 0) => "{ address = \"10.77.0.2\", interface = \"eth1\" }".to_owned(),
-        (true, _) => "{ address = \"10.77.0.1\", interface = \"eth1\" }".to_owned(),
-        (false, _) => {
-            let peer = NODES[1 - index];
-            let address: IpAddr = if spec.announce.iter().all(IpAddr::is_ipv6) {
-                topology::link_local(peer).into()
-            } else {
-                topology::address(peer).into()
-            };
-            let six = if address.is_ipv4() && spec.services.iter().any(|s| s.vip.is_ipv6()) {
-                format!("address6 = \"{}\", ", topology::link_local(peer))
-            } else {
-                String::new()
-            };
-            format!("{{ address = \"{address}\", {six}interface = \"eth0\" }}")
-        }
+/// What `node.toml` of node `index` says for `spec`; its key is in `key_file`, else in the default place.
+pub(crate) fn node_toml(index: usize, spec: &PairSpec, key_file: Option<&Path>) -> String {
+    let peer = NODES[1 - index];
+    let address: IpAddr = if spec.announce.iter().all(IpAddr::is_ipv6) {
+        topology::link_local(peer).into()
+    } else {
+        topology::address(peer).into()
     };
+    let mut peer_keys = vec![format!("address = \"{address}\"")];
+    if address.is_ipv4() && spec.services.iter().any(|s| s.vip.is_ipv6()) {
+        peer_keys.push(format!("address6 = \"{}\"", topology::link_local(peer)));
+    }
+    if spec.peer_link {
+        let [own, other] = [index, 1 - index].map(topology::link_address);
+        peer_keys.push(format!(
+            "interface = \"eth1\", link_address = \"{other}\", own_link_address = \"{own}\""
+        ));
+    }
+    if let Some(key) = key_file {
+        peer_keys.push(format!("key_file = \"{}\"", key.display()));
+    }
+    let peer = format!("{{ {} }}", peer_keys.join(", "));
     let mut text = format!(
         "name = \"{}\"\nid = {}\npriority = {}\npeer = {peer}\n",
         NODES[index],
@@ -382,8 +406,9 @@ pub fn pair_toml(spec: &PairSpec) -> String {
     // Writing to a String cannot fail.
     writeln!(
         text,
-        "ha = {{ vrid = 51, advert_interval = \"{}ms\", auth = \"none\", preempt = false, announce = [{}]{rate} }}",
+        "ha = {{ vrid = 51, advert_interval = \"{}ms\", auth = \"{}\", preempt = false, announce = [{}]{rate} }}",
         spec.interval.as_millis(),
+        spec.auth,
         announce.join(", ")
     ).ok();
     writeln!(

@@ -11,10 +11,12 @@ use tokio::time::Instant;
 
 use super::Running;
 use crate::control::{NodeState, Severity};
+use crate::daemon::board::AuthenticationFacts;
 use crate::daemon::ha_link::{HaLink, News};
 use crate::daemon::node::RETRY;
 use crate::daemon::notices::{self, told};
 use crate::daemon::{clock, plan};
+use crate::key::shown;
 
 impl Running {
     /// Gives the HA process the links of programs attached anew; again with the next pass if it takes no orders.
@@ -48,7 +50,7 @@ impl Running {
         }
         let picture = self.node.picture.borrow().clone();
         let loaded = Arc::clone(&self.node.loaded);
-        let config = match plan::ha_config(&loaded.node, &loaded.pair, &picture) {
+        let config = match plan::ha_config(&loaded.node, &loaded.pair, &picture, self.auth.as_ref()) {
             Ok(Some(config)) => onearm_ha::config::Config {
                 record: self.recording.is_some(),
                 ..config
@@ -213,6 +215,7 @@ impl Running {
             facts.ha_counters = counters(state);
         }
         self.other_legs(state);
+        self.authentication(state);
         let ownership = &mut self.node.ownership;
         let before = *ownership;
         ownership.state = role;
@@ -220,6 +223,45 @@ impl Running {
         ownership.peer_mac = peer_mac.or(ownership.peer_mac);
         if before != *ownership {
             self.settle().await;
+        }
+    }
+
+    /// What the status shows of the keys.
+    pub(super) fn show_authentication(&mut self) {
+        let Some(auth) = &self.auth else { return };
+        let mut facts = self.node.board.facts();
+        let before = facts.authentication.take();
+        facts.authentication = Some(AuthenticationFacts {
+            rollout: auth.rollout,
+            keys: shown(&auth.keys),
+            signing_key: before.as_ref().and_then(|facts| facts.signing_key),
+            peer: before.and_then(|facts| facts.peer),
+        });
+    }
+
+    /// How the peer speaks, and what was refused.
+    fn authentication(&mut self, state: &HaState) {
+        if self.auth.is_none() {
+            return;
+        }
+        let mut changed = None;
+        if let Some(facts) = &mut self.node.board.facts().authentication {
+            let signing_key = state.last_word.map(|spoken| spoken.key.0);
+            if facts.signing_key != signing_key && facts.signing_key.is_some() {
+                changed = signing_key;
+            }
+            facts.signing_key = signing_key;
+            facts.peer = state.peer_voice;
+        }
+        if let Some(key) = changed {
+            let text = format!("this node signs with key {key} now, the newest that both nodes hold");
+            self.node.board.record(Severity::Info, "key-changed", text, "");
+        }
+        let now = Instant::now().into_std();
+        let (warnings, events) = self.refusals.look(now, &state.voice_counters);
+        self.node.board.warn("authentication", warnings);
+        for event in events {
+            self.node.board.tell(event);
         }
     }
 

@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::time::Duration;
 
-use onearm_ha::config::{Config, MAX_LISTED, Transport, Wire};
+use onearm_ha::config::{Auth, Config, DatagramPath, MAX_LISTED, Transport, Wire};
 use onearm_ha::units::{Centiseconds, Priority, RangeError, Vrid};
 use onearm_ha::wire::advert::{ChecksumForm, with_link_local};
 use onearm_netcfg::Picture;
@@ -11,6 +11,7 @@ use onearm_netcfg::Picture;
 use crate::config::{self, Leg, NodeConfig, PairConfig};
 
 use super::{mirror, places};
+use crate::daemon::authentication::Authentication;
 
 /// The leg on which adverts travel: the one whose network holds the peer's address, else the only one that VIPs can be on.
 pub(crate) fn election_leg<'a>(node: &'a NodeConfig, picture: &Picture) -> Option<&'a Leg> {
@@ -61,6 +62,7 @@ pub(crate) fn ha_config(
     node: &NodeConfig,
     pair: &PairConfig,
     picture: &Picture,
+    auth: Option<&Authentication>,
 ) -> Result<Option<Config>, RangeError> {
     let Some(leg) = election_leg(node, picture) else {
         return Ok(None);
@@ -99,6 +101,22 @@ pub(crate) fn ha_config(
             }
         }
     }
+    let auth = match auth {
+        None => None,
+        Some(auth) => {
+            let Some(paths) = datagram_paths(node, pair, leg, picture) else {
+                return Ok(None);
+            };
+            Some(Auth {
+                keys: auth.keys.clone(),
+                node: node.id.get(),
+                rollout: auth.rollout,
+                paths,
+                epoch: auth.epoch,
+                generation: 0,
+            })
+        }
+    };
     let hundredths = u16::try_from(pair.ha.advert_interval.as_millis() / 10).unwrap_or(u16::MAX);
     Ok(Some(Config {
         ifname: leg.interface.clone(),
@@ -118,12 +136,35 @@ pub(crate) fn ha_config(
         announce_rate: pair.ha.announce_rate,
         announce_rounds: Config::ANNOUNCE_ROUNDS,
         announce_refresh: pair.ha.announce_refresh.unwrap_or(Duration::ZERO),
-        auth: None,
+        auth,
         witness: None,
         neighbours: Vec::new(),
         record: false,
         main_silence: Config::MAIN_SILENCE,
     }))
+}
+
+/// The ways of HA datagrams: the leg, and the peer link where there is one; `None` while the leg has no address.
+fn datagram_paths(
+    node: &NodeConfig,
+    pair: &PairConfig,
+    leg: &Leg,
+    picture: &Picture,
+) -> Option<Vec<DatagramPath>> {
+    let peer = &node.peer;
+    let end = |address| socket_address(leg, picture, address, pair.ha.datagram_port);
+    let on_leg = DatagramPath {
+        ifname: leg.interface.clone(),
+        own: end(own_address(node, leg, picture)?)?,
+        peer: end(peer.address)?,
+    };
+    let link = peer.interface.as_ref().zip(peer.link);
+    let on_link = link.map(|(interface, link)| DatagramPath {
+        ifname: interface.clone(),
+        own: SocketAddr::new(link.own, pair.ha.datagram_port),
+        peer: SocketAddr::new(link.peer, pair.ha.datagram_port),
+    });
+    Some([on_leg].into_iter().chain(on_link).collect())
 }
 
 /// The addresses of one family that adverts carry: those of `ha.announce`, else the first owned one.
@@ -154,8 +195,9 @@ fn v6(address: IpAddr) -> Option<Ipv6Addr> {
 mod tests {
     use super::{election_leg, ha_config, own_address};
     use crate::config::{Source, parse_node, parse_pair};
-    use onearm_ha::config::Transport;
-    use onearm_netcfg::{IfName, LegPicture, Picture};
+    use crate::daemon::authentication::Authentication;
+    use onearm_ha::config::{DatagramPath, Rollout, Transport};
+    use onearm_netcfg::{IfName, LegPicture, LinkPicture, Picture};
 
     const NODE: &str = include_str!("../../../../etc/examples/node-lb1.toml");
     const PAIR: &str = include_str!("../../../../etc/examples/pair.toml");
@@ -199,7 +241,7 @@ mod tests {
         ] {
             let node = parse_node(Source::new("node.toml", NODE.replace("192.168.100.3", peer))).config;
             let picture = with_addresses(&node.legs[0].interface, &addresses);
-            let config = ha_config(&node, &pair, &picture).unwrap().unwrap();
+            let config = ha_config(&node, &pair, &picture, None).unwrap().unwrap();
             assert_eq!(config.errors(), [], "{peer}");
             assert_eq!(config.transport, transport, "{peer}");
             let (address, last) = match (&config.ipv4, &config.ipv6) {
@@ -215,7 +257,7 @@ mod tests {
         let both = NODE.replace("peer = {", "peer = { address6 = \"fe80::3\",");
         let both = parse_node(Source::new("node.toml", both)).config;
         let picture = with_addresses(&both.legs[0].interface, &addresses);
-        let config = ha_config(&both, &pair, &picture).unwrap().unwrap();
+        let config = ha_config(&both, &pair, &picture, None).unwrap().unwrap();
         assert_eq!(config.errors(), []);
         assert_eq!(config.transport, Transport::Multicast);
         let (four, six) = (config.ipv4.unwrap(), config.ipv6.unwrap());
@@ -229,13 +271,13 @@ mod tests {
         );
         let picture = with_addresses(&both.legs[0].interface, &addresses[..2]);
         assert!(
-            ha_config(&both, &pair, &picture).unwrap().is_none(),
+            ha_config(&both, &pair, &picture, None).unwrap().is_none(),
             "both are sent, or none"
         );
         let four_only = parse_node(Source::new("node.toml", NODE.replace("192.168.100.3", "fe80::3"))).config;
         let picture = with_addresses(&four_only.legs[0].interface, &addresses[..2]);
         assert!(
-            ha_config(&four_only, &pair, &picture).unwrap().is_none(),
+            ha_config(&four_only, &pair, &picture, None).unwrap().is_none(),
             "nothing to send from yet"
         );
     }
@@ -249,13 +291,61 @@ mod tests {
         let leg = election_leg(&node, &picture).unwrap();
         let own = own_address(&node, leg, &picture).unwrap();
         assert_eq!(own.to_string(), "192.168.100.2");
-        let wire = ha_config(&node, &pair, &picture).unwrap().unwrap().ipv4.unwrap();
+        let wire = ha_config(&node, &pair, &picture, None)
+            .unwrap()
+            .unwrap()
+            .ipv4
+            .unwrap();
         assert_eq!(wire.address, own);
         assert!(
-            ha_config(&node, &pair, &with_addresses(interface, &[]))
+            ha_config(&node, &pair, &with_addresses(interface, &[]), None)
                 .unwrap()
                 .is_none(),
             "nothing to send from yet"
         );
+    }
+
+    #[test]
+    fn authenticated_nodes_exchange_datagrams_on_the_leg_and_on_the_peer_link() {
+        let key = onearm_ha::auth::Key {
+            id: onearm_ha::auth::KeyId(1),
+            secret: [1; 32],
+        };
+        let auth = Authentication {
+            keys: onearm_ha::auth::PairKeys::new([7; 16], vec![key]).unwrap(),
+            rollout: Rollout::Prefer,
+            epoch: 12,
+        };
+        let pair = parse_pair(Source::new("pair.toml", PAIR)).parsed.config;
+        let paths = |peer: &str, addresses: &[&str]| {
+            let node = NODE.replace("peer = { address = \"192.168.100.3\" }", peer);
+            let node = parse_node(Source::new("node.toml", node)).config;
+            let mut picture = with_addresses(&node.legs[0].interface, addresses);
+            for leg in picture.legs.values_mut() {
+                leg.link = Some(LinkPicture {
+                    ifindex: 7,
+                    mac: None,
+                    mtu: 1_500,
+                    up: true,
+                    carrier: true,
+                });
+            }
+            let config = ha_config(&node, &pair, &picture, Some(&auth)).unwrap()?;
+            assert_eq!(config.errors(), []);
+            let made = config.auth.unwrap();
+            assert_eq!((made.node, made.rollout, made.epoch), (1, Rollout::Prefer, 12));
+            let text = |path: &DatagramPath| format!("{} {} {}", path.ifname, path.own, path.peer);
+            Some(made.paths.iter().map(text).collect::<Vec<_>>())
+        };
+        let on_leg = "eth0 192.168.100.2:8471 192.168.100.3:8471";
+        let four = "address = \"192.168.100.3\"";
+        let found = paths(&format!("peer = {{ {four} }}"), &["192.168.100.2/24"]);
+        assert_eq!(found.unwrap(), [on_leg]);
+        let link = "interface = \"eth1\", link_address = \"10.1.0.3\", own_link_address = \"10.1.0.2\"";
+        let found = paths(&format!("peer = {{ {four}, {link} }}"), &["192.168.100.2/24"]);
+        assert_eq!(found.unwrap(), [on_leg, "eth1 10.1.0.2:8471 10.1.0.3:8471"]);
+        let found = paths("peer = { address = \"fe80::3\" }", &["fe80::2/64"]);
+        assert_eq!(found.unwrap(), ["eth0 [fe80::2%7]:8471 [fe80::3%7]:8471"]);
+        assert_eq!(paths(&format!("peer = {{ {four} }}"), &[]), None);
     }
 }

@@ -69,7 +69,8 @@ pub(super) fn announce_refresh(run: &mut Run) -> Result<()> {
 }
 
 pub(super) fn reflected_adverts(run: &mut Run) -> Result<()> {
-    let spec = PairSpec::web_and_echo(Mode::Dnat, run.interval());
+    // Signed ones are no adverts with another priority.
+    let spec = PairSpec::web_and_echo(Mode::Dnat, run.interval()).without_authentication();
     run.with_lab("reflected", Options::default(), |run, lab| {
         let _servers = traffic::start_servers(lab, &SERVERS)?;
         let mut pair = stage(run, lab, &spec)?;

@@ -91,8 +91,20 @@ fn install(run: &mut Run, vm: &mut Vm) -> Result<()> {
 
 fn configure(run: &mut Run, vm: &mut Vm) -> Result<()> {
     let spec = PairSpec::web_and_echo(Mode::Dnat, Duration::from_secs(1));
-    vm.write("/etc/onearm/node.toml", &node_toml(0, &spec))?;
+    vm.write("/etc/onearm/node.toml", &node_toml(0, &spec, None))?;
     vm.write("/etc/onearm/pair.toml", &pair_toml(&spec))?;
+    good(
+        run,
+        vm,
+        "without a key it is refused",
+        "onearm check; test $? = 3",
+    )?;
+    good(
+        run,
+        vm,
+        "a key is made for the daemon's user alone",
+        "onearm key new && test \"$(stat -c '%U %a' /etc/onearm/pair.key)\" = 'onearm 600'",
+    )?;
     good(run, vm, "its configuration is accepted", "onearm check")?;
     let start = clock::now();
     good(

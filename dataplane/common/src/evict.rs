@@ -1,5 +1,8 @@
 //! Room for a new flow: the flow it replaces, and the oldest half-open one near by when the budget is full; when the table
 //! is, datagrams nobody has answered and affinities give way as well. An established flow of two directions is never removed.
+//!
+//! In three parts, because the kernel runs the middle one as often as it is told (`bpf_loop`): [`begin`] says how often,
+//! [`look`] looks at one bucket, [`end`] decides.
 
 use crate::{
     counter::Counter,
@@ -16,13 +19,75 @@ use crate::{
 };
 
 /// Candidates of both new entries: where room in the table is looked for.
-const CANDIDATES: u32 = 4;
+const CANDIDATES: u32 = 6;
 /// Buckets in which half-open flows are looked for: the candidates, then those after the first.
-const BUCKETS: u32 = 8;
+const BUCKETS: u32 = 10;
 
-/// [`Phase::Evict`].
+/// What is looked for, where, and what was found.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Room {
+    /// Buckets in the order in which they are looked at.
+    buckets: [u32; BUCKETS as usize],
+    /// 1 = only half-open flows give way.
+    budget: u32,
+    /// Location of the flow found.
+    at: u32,
+    /// Its incarnation; 0 = none.
+    incarnation: u64,
+    /// Age and way of the one found so far in a bucket.
+    oldest: Memory,
+}
+
+/// [`Phase::Evict`], before the buckets: how many are to be looked at.
 #[inline(always)]
-pub fn evict<A: Header, T: Tables>(work: &mut Work, tables: &T) -> Step {
+pub fn begin<A: Header, T: Tables>(work: &mut Work, tables: &T) -> u32 {
+    let Some(node) = tables.node() else {
+        return 0;
+    };
+    work.room.incarnation = 0;
+    if work.old_incarnation != 0 {
+        return 0;
+    }
+    let geometry = geometry::<A>(node);
+    let budget = work.forward.proto == proto::TCP && half_open_full(tables, node);
+    let mut places = [
+        geometry.place(&work.arrival.key.narrow::<A>()),
+        geometry.place(&work.reply.key().narrow::<A>()),
+    ];
+    // First where there was no room.
+    if work.cramped_reply != 0 {
+        places.swap(0, 1);
+    }
+    let room = &mut work.room;
+    room.budget = u32::from(budget);
+    for (n, place) in places.iter().enumerate() {
+        room.buckets[3 * n] = place.first;
+        room.buckets[3 * n + 1] = place.second();
+        room.buckets[3 * n + 2] = place.third();
+    }
+    for n in CANDIDATES..BUCKETS {
+        room.buckets[n as usize] = after(places[0].first, n, geometry.buckets);
+    }
+    if budget { BUCKETS } else { CANDIDATES }
+}
+
+/// Looks at one bucket; true ends the search: it has a flow that gives way, the oldest such there.
+#[inline(always)]
+pub fn look<A: Header, T: Tables>(work: &mut Work, tables: &T, index: u32) -> bool {
+    let now = tick(work.now);
+    let room = &mut work.room;
+    let Some(bucket) = room.buckets.get(index as usize).copied() else {
+        return true;
+    };
+    let budget = room.budget != 0;
+    (room.at, room.incarnation) = oldest_in::<A, T>(&mut room.oldest, tables, bucket, now, budget);
+    room.incarnation != 0
+}
+
+/// [`Phase::Evict`], after the buckets.
+#[inline(always)]
+pub fn end<A: Header, T: Tables>(work: &mut Work, tables: &T) -> Step {
     let Some(node) = tables.node() else {
         return discard(tables, Counter::Internal);
     };
@@ -35,11 +100,11 @@ pub fn evict<A: Header, T: Tables>(work: &mut Work, tables: &T) -> Step {
     }
     if !replacing {
         work.evicted += 1;
-        let budget = work.forward.proto == proto::TCP && half_open_full(tables, node);
+        let budget = work.room.budget != 0;
         if budget {
             report(tables, &told(work, kind::HALF_OPEN_EVICTED));
         }
-        (at, incarnation) = victim::<A, T>(work, tables, &geometry, budget);
+        (at, incarnation) = (work.room.at, work.room.incarnation);
         if incarnation == 0 {
             return if budget {
                 refuse(work, tables, kind::HALF_OPEN_FULL, Counter::HalfOpenFull)
@@ -87,39 +152,6 @@ pub fn uncount<T: Tables>(tables: &T, node: &Node, ended: &Ended) {
     }
 }
 
-/// Location and incarnation of the oldest flow that gives way in the first bucket that has one; incarnation 0 = none.
-/// `budget`: only half-open ones do.
-#[inline(always)]
-fn victim<A: Header, T: Tables>(
-    work: &mut Work,
-    tables: &T,
-    geometry: &table::Geometry,
-    budget: bool,
-) -> (u32, u64) {
-    let forward = geometry.place(&work.arrival.key.narrow::<A>());
-    let reply = geometry.place(&work.reply.key().narrow::<A>());
-    let now = tick(work.now);
-    let buckets = if budget { BUCKETS } else { CANDIDATES };
-    for n in 0..BUCKETS {
-        if n >= buckets {
-            break;
-        }
-        // First where there was no room.
-        let bucket = match n ^ u32::from(work.cramped_reply & 1) << 1 {
-            0 => forward.first,
-            1 => forward.second(),
-            2 => reply.first,
-            3 => reply.second(),
-            _ => after(forward.first, n, geometry.buckets),
-        };
-        let (at, incarnation) = oldest_in::<A, T>(&mut work.oldest, tables, bucket, now, budget);
-        if incarnation != 0 {
-            return (at, incarnation);
-        }
-    }
-    (0, 0)
-}
-
 /// The bucket `n` after one, round the table.
 #[inline(always)]
 const fn after(bucket: u32, n: u32, buckets: u32) -> u32 {
@@ -131,6 +163,8 @@ const fn after(bucket: u32, n: u32, buckets: u32) -> u32 {
     }
 }
 
+/// Location and incarnation of the oldest flow of a bucket that gives way; incarnation 0 = none. `budget`: only half-open
+/// ones do.
 #[inline(always)]
 fn oldest_in<A: Header, T: Tables>(
     best: &mut Memory,

@@ -2,6 +2,7 @@
 
 use crate::{
     addr::{Addr, Address},
+    evict::Room,
     flow::{FlowEntry, FlowKey},
     maps::{Leg, Mac, Port},
     phase::Phase,
@@ -154,8 +155,8 @@ pub struct Work {
     pub pool_base: u32,
     /// Number of pools; 0 = the client's address stays.
     pub pools: u32,
-    /// Age and way of the oldest half-open flow found so far.
-    pub oldest: Memory,
+    /// The search for a flow that gives way.
+    pub room: Room,
     /// A scan for affinities that may give way.
     pub scan: Scan,
     /// A closed flow whose source port may be used again; incarnation 0 = none seen.

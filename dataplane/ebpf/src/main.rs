@@ -24,7 +24,7 @@ use onearm_dataplane_common::{
     create::create,
     direct::{direct, direct_forward},
     egress::may_leave,
-    evict::evict,
+    evict,
     fragment::fragment,
     icmp_error::icmp_error,
     miss::{forward, miss},
@@ -95,7 +95,10 @@ phases! {
     onearm_arp: Addr4 = |frame, work| arp(frame, work, &Kernel);
     onearm_miss: Addr4 = |frame, work| miss::<Addr4, _, _>(frame, work, &Kernel);
     onearm_schedule: Addr4 = |_, work| schedule(work, &Kernel);
-    onearm_evict: Addr4 = |_, work| evict::<Addr4, _>(work, &Kernel);
+    onearm_evict: Addr4 = |_, work| {
+        maps::repeat(evict::begin::<Addr4, _>(work, &Kernel), maps::look_for_room::<Addr4>);
+        evict::end::<Addr4, _>(work, &Kernel)
+    };
     onearm_create: Addr4 = |_, work| create::<Addr4, _>(work, &Kernel);
     onearm_forward: Addr4 = |frame, work| forward::<Addr4, _, _>(frame, work, &Kernel);
     onearm_direct: Addr4 = |frame, work| direct::<Addr4, _, _>(frame, work, &Kernel);
@@ -105,7 +108,7 @@ phases! {
     onearm_transit: Addr4 = |frame, work| transit::<Addr4, _, _>(frame, work, &Kernel);
     onearm_relay: Addr4 = |frame, work| relay::<Addr4, _, _>(frame, work, &Kernel);
     onearm_search: Addr4 = |_, work| {
-        maps::repeat::<Addr4>(search::begin(work, &Kernel));
+        maps::repeat(search::begin(work, &Kernel), maps::look_for_port::<Addr4>);
         search::end(work, &Kernel)
     };
     onearm_extensions6: Addr = |frame, work| walk_extensions(frame, work);
@@ -117,7 +120,10 @@ phases! {
     onearm_nd: Addr = |frame, work| nd(frame, work, &Kernel);
     onearm_miss6: Addr = |frame, work| miss::<Addr, _, _>(frame, work, &Kernel);
     onearm_schedule6: Addr = |_, work| schedule(work, &Kernel);
-    onearm_evict6: Addr = |_, work| evict::<Addr, _>(work, &Kernel);
+    onearm_evict6: Addr = |_, work| {
+        maps::repeat(evict::begin::<Addr, _>(work, &Kernel), maps::look_for_room::<Addr>);
+        evict::end::<Addr, _>(work, &Kernel)
+    };
     onearm_create6: Addr = |_, work| create::<Addr, _>(work, &Kernel);
     onearm_forward6: Addr = |frame, work| forward::<Addr, _, _>(frame, work, &Kernel);
     onearm_direct6: Addr = |frame, work| direct::<Addr, _, _>(frame, work, &Kernel);
@@ -127,7 +133,7 @@ phases! {
     onearm_transit6: Addr = |frame, work| transit::<Addr, _, _>(frame, work, &Kernel);
     onearm_relay6: Addr = |frame, work| relay::<Addr, _, _>(frame, work, &Kernel);
     onearm_search6: Addr = |_, work| {
-        maps::repeat::<Addr>(search::begin(work, &Kernel));
+        maps::repeat(search::begin(work, &Kernel), maps::look_for_port::<Addr>);
         search::end(work, &Kernel)
     };
     onearm_fragment6: Addr = |frame, work| fragment::<Addr, _, _>(frame, work, &Kernel);

@@ -20,6 +20,7 @@ use onearm_dataplane_common::{
     addr::Address,
     counter::{COUNTERS as COUNTER_TABLE, Counter},
     event::{Event, PACE_NS, PACE_SLOTS},
+    evict,
     flow::{Bucket, Bucket4, Bucket6},
     header::Header,
     maps::{
@@ -176,19 +177,32 @@ pub fn go_on(ctx: &XdpContext, phase: Phase, v6: bool) -> u32 {
     xdp_action::XDP_DROP
 }
 
-/// Looks at so many source ports, or until one is free.
+/// What `bpf_loop` calls: 1 ends the loop.
+type Look = unsafe extern "C" fn(u64, *mut c_void) -> i64;
+
+/// Looks at so many, or until one will do.
 #[inline(always)]
-pub fn repeat<A: Header>(times: u32) {
+pub fn repeat(times: u32, look: Look) {
     if times != 0 {
         // SAFETY: the function has the signature the helper asks for and needs no context.
-        unsafe { bpf_loop(times, look::<A> as *mut c_void, core::ptr::null_mut(), 0) };
+        unsafe { bpf_loop(times, look as *mut c_void, core::ptr::null_mut(), 0) };
     }
 }
 
+/// See `search::look`.
 #[inline(never)]
-unsafe extern "C" fn look<A: Header>(index: u64, _context: *mut c_void) -> i64 {
+pub unsafe extern "C" fn look_for_port<A: Header>(index: u64, _context: *mut c_void) -> i64 {
     match work() {
         Some(work) => i64::from(search::look::<A, Kernel>(work, &Kernel, index as u32)) & 1,
+        None => 1,
+    }
+}
+
+/// See `evict::look`.
+#[inline(never)]
+pub unsafe extern "C" fn look_for_room<A: Header>(index: u64, _context: *mut c_void) -> i64 {
+    match work() {
+        Some(work) => i64::from(evict::look::<A, Kernel>(work, &Kernel, index as u32)) & 1,
         None => 1,
     }
 }

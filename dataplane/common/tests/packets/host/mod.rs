@@ -19,7 +19,7 @@ use onearm_dataplane_common::{
     direct::{direct, direct_forward},
     egress::may_leave,
     event::Event,
-    evict::{evict, uncount},
+    evict::{self, uncount},
     flow::{Bucket, Bucket4, Bucket6, FlowEntry, State},
     fragment::{Fragmented, fragment},
     header::Header,
@@ -279,7 +279,11 @@ impl Host {
             Phase::Neighbour => arp(frame, &work, self),
             Phase::Miss => miss::<A, _, _>(frame, &mut work, self),
             Phase::Schedule => schedule(&mut work, self),
-            Phase::Evict => evict::<A, _>(&mut work, self),
+            Phase::Evict => {
+                let times = evict::begin::<A, _>(&mut work, self);
+                let _found = (0..times).any(|n| evict::look::<A, _>(&mut work, self, n));
+                evict::end::<A, _>(&mut work, self)
+            }
             Phase::Create => create::<A, _>(&mut work, self),
             Phase::Forward => return miss::forward::<A, _, _>(frame, &work, self),
             Phase::Answer => answer::<A, _, _>(frame, &mut work, self),

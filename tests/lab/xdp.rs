@@ -13,6 +13,8 @@ static OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/onearm-xdp.o"))
 const PASS: &str = "xdp_pass";
 /// Name of the program that ends what a generator sends.
 const SINK: &str = "bench_sink";
+/// Name of the program that turns every frame of TCP or UDP round.
+const TURN: &str = "bench_parse";
 
 /// Keeps the programs attached; dropping it detaches them.
 #[derive(Debug)]
@@ -55,6 +57,17 @@ impl PassThrough {
         Ok(Self {
             loaded: live::load(SINK)?,
             program: SINK,
+        })
+    }
+
+    /// Loads one that does the least a balancer can do: it reads a frame's headers and sends it back.
+    ///
+    /// # Errors
+    /// As [`Self::load`].
+    pub fn load_turn() -> Result<Self> {
+        Ok(Self {
+            loaded: live::load(TURN)?,
+            program: TURN,
         })
     }
 

@@ -41,16 +41,41 @@ pub struct Bench {
     pub pace: u64,
     /// CLOCK_MONOTONIC before which the next sixteen do not go, ns.
     pub due: u64,
+    /// Which ports clients have: see [`ports`].
+    pub ports: u64,
 }
 
 /// Type of service of frames that a generator sends; tunnels copy it.
 pub const MARK: u8 = 0x5c;
 
-/// Address (as in the packet) and port (native order) of flow `n`: four flows an address, ports from 1,024 up at random.
+/// Which ports clients have. Values of [`Bench::ports`].
+pub mod ports {
+    /// From 1,024 up, 64,512 flows one after the other all different ones.
+    pub const APART: u64 = 0;
+    /// As Linux chooses them: pseudo-random ones of `ip_local_port_range`, 32,768 to 60,999.
+    pub const EPHEMERAL: u64 = 1;
+    /// The same four for every address.
+    pub const FOUR: u64 = 2;
+}
+
+/// Address (as in the packet) and port (native order) of flow `n`: four flows an address.
 #[inline(always)]
-pub const fn flow(base: u32, n: u64) -> (Addr4, u16) {
-    let port = 1_024 + (n.wrapping_mul(40_503) & 0xffff) % 64_512;
+pub const fn flow(pattern: u64, base: u32, n: u64) -> (Addr4, u16) {
+    let port = match pattern {
+        ports::EPHEMERAL => 32_768 + (mixed(n) >> 32) % 28_232,
+        ports::FOUR => 20_000 + (n & 3) * 4_099,
+        _ => 1_024 + (n.wrapping_mul(40_503) & 0xffff) % 64_512,
+    };
     (base.wrapping_add((n >> 2) as u32).to_be(), port as u16)
+}
+
+/// SplitMix64's scramble of a number.
+#[inline(always)]
+const fn mixed(n: u64) -> u64 {
+    let n = n.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let n = (n ^ n >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let n = (n ^ n >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    n ^ n >> 31
 }
 
 /// Next number of the sequence that picks flows at random.

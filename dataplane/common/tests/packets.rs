@@ -16,6 +16,8 @@ mod fuzzing;
 mod host;
 #[path = "packets/noise.rs"]
 mod noise;
+#[path = "packets/room.rs"]
+mod room;
 mod support;
 #[path = "packets/time.rs"]
 mod time;

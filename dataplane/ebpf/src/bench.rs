@@ -130,7 +130,7 @@ fn build(ctx: &XdpContext) -> Option<()> {
         }
         ((bench.next >> 32) * bench.flows) >> 32
     };
-    let (addr, port) = flow(bench.base, n);
+    let (addr, port) = flow(bench.ports, bench.base, n);
     let port = port.to_be();
     let packet = Frame(ctx);
     let frame = packet.window::<64>(0)?;

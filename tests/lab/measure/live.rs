@@ -52,7 +52,7 @@ pub(crate) fn sunk(loaded: &Ebpf) -> Result<u64> {
     Ok(map.get(&0, 0)?.iter().sum())
 }
 
-/// What all frames have in common; the source varies: four ports an address from `base` up.
+/// What all frames have in common; the source varies: four flows an address from `base` up.
 #[derive(Clone, Copy, Debug)]
 pub struct Template {
     /// Destination MAC.
@@ -63,6 +63,8 @@ pub struct Template {
     pub base: Ipv4Addr,
     /// Number of flows.
     pub flows: u64,
+    /// Which ports they come from: [`onearm_dataplane_common::bench::ports`].
+    pub ports: u64,
     /// Destination.
     pub to: (Ipv4Addr, u16),
     /// UDP, or TCP with these flags.
@@ -126,6 +128,7 @@ impl Template {
             count: 0,
             pace: self.rate.map_or(0, |rate| 16_000_000_000 / rate.max(1)),
             due: clock::now(),
+            ports: self.ports,
         }
     }
 }
@@ -217,6 +220,7 @@ impl Generator {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use onearm_dataplane_common::bench::ports;
 
     #[test]
     fn a_frame_that_is_filled_in_has_right_checksums() {
@@ -226,6 +230,7 @@ mod tests {
                 from_mac: [4; 6],
                 base: Ipv4Addr::new(100, 64, 0, 0),
                 flows: 1000,
+                ports: ports::APART,
                 to: (Ipv4Addr::new(192, 168, 100, 100), 80),
                 flags,
                 blind: false,
@@ -233,7 +238,7 @@ mod tests {
             };
             let bench = template.bench(0, true);
             let mut frame: Vec<u8> = bench.template.iter().flat_map(|w| w.to_ne_bytes()).collect();
-            let (addr, port) = onearm_dataplane_common::bench::flow(bench.base, 77);
+            let (addr, port) = onearm_dataplane_common::bench::flow(bench.ports, bench.base, 77);
             let fold = onearm_dataplane_common::checksum::fold;
             frame[26..30].copy_from_slice(&addr.to_ne_bytes());
             frame[34..36].copy_from_slice(&port.to_be_bytes());

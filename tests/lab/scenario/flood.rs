@@ -10,6 +10,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result};
+use onearm_dataplane_common::bench::ports;
 
 use super::{Run, Scenario, modes, stage};
 use crate::{
@@ -103,6 +104,7 @@ fn flooded(run: &mut Run, lab: &OneArm, pair: &Pair, mode: Mode) -> Result<()> {
         from_mac: mac("rt"),
         base: Ipv4Addr::new(100, 64, 0, 0),
         flows: SOURCES,
+        ports: ports::APART,
         to: (VIP, talk::PORT),
         flags: Some(SYN),
         blind: true,

@@ -3,6 +3,7 @@
 use std::{fs, net::Ipv4Addr, time::Duration};
 
 use anyhow::{Context as _, Result};
+use onearm_dataplane_common::bench::ports;
 use serde_json::Value;
 
 use super::{Run, Scenario};
@@ -93,6 +94,7 @@ fn filled(run: &mut Run, lab: &OneArm, node: &OnearmNode) -> Result<()> {
         from_mac: mac("rt"),
         base: Ipv4Addr::new(100, 64, 0, 0),
         flows: 1 << 24,
+        ports: ports::APART,
         to: (VIP, PORT),
         flags: None,
         blind: false,

@@ -52,9 +52,9 @@ fn map_types_have_the_layout_both_sides_rely_on() {
     layout!(SnatPool, 20, 4, [addr: 0, first: 16, last: 18]);
     layout!(SnatRange, 4, 2, [first: 0, last: 2]);
     layout!(Stats, 48, 8, [flows: 0, packets_in: 8, bytes_in: 16, packets_out: 24, bytes_out: 32, refused: 40]);
-    layout!(Bench, 144, 8, [template: 0, flows: 64, sequential: 72, next: 80, base: 88, len: 92,
+    layout!(Bench, 152, 8, [template: 0, flows: 64, sequential: 72, next: 80, base: 88, len: 92,
         vary_destination: 96, ip_sum: 100, tcp_sum: 104, datagrams: 108,
-        blind: 112, blind_sum: 116, count: 120, pace: 128, due: 136]);
+        blind: 112, blind_sum: 116, count: 120, pace: 128, due: 136, ports: 144]);
     layout!(crate::persistence::Bucket, 128, 64, [clients: 0, values: 64]);
     layout!(Meter, 8, 8, [empty_at: 0]);
     layout!(Event, 48, 8, [kind: 0, leg: 4, addr: 8, detail: 24, mac: 28, _pad: 34, time: 40]);

@@ -10,7 +10,7 @@ use aya::{
 };
 use onearm_dataplane_common::{
     addr::{Addr, Addr4, Address},
-    bench::{Bench, flow},
+    bench::{Bench, flow, ports},
     counter::Counter,
     direct::is_direct,
     flow::{Bucket, Bucket4, FlowEntry, FlowEntry4, flags, hop, seen},
@@ -399,7 +399,7 @@ fn know_router(ebpf: &mut Ebpf) -> anyhow::Result<()> {
 
 /// The client's entry of established flow `n`, with the source the server sees.
 fn forward(n: u64, mode: u8, source: u32) -> FlowEntry4 {
-    let (client, port) = flow(CLIENTS, n);
+    let (client, port) = flow(ports::APART, CLIENTS, n);
     FlowEntry4 {
         saddr: client,
         daddr: VIP,
@@ -421,9 +421,9 @@ fn forward(n: u64, mode: u8, source: u32) -> FlowEntry4 {
 
 /// Both entries of established flow `n`.
 fn pair(n: u64, mode: u8) -> (FlowEntry, FlowEntry) {
-    let (client, port) = flow(CLIENTS, n);
+    let (client, port) = flow(ports::APART, CLIENTS, n);
     let source = if mode == mode::BOTH_NAT {
-        flow(SOURCES, n).0
+        flow(ports::APART, SOURCES, n).0
     } else {
         client
     };
@@ -453,7 +453,7 @@ fn pair(n: u64, mode: u8) -> (FlowEntry, FlowEntry) {
 /// The entry of established flow `n` of a server that answers its clients itself.
 fn single(n: u64, mode: u8) -> FlowEntry {
     let source = if mode == mode::DSR {
-        flow(CLIENTS, n).0
+        flow(ports::APART, CLIENTS, n).0
     } else {
         LEG_ADDR
     };

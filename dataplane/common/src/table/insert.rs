@@ -7,7 +7,7 @@
 
 use super::{
     CLAIMED, Entry, FlowMemory, Geometry, MARKED, NotInserted, Place,
-    line::{add_overflow, lane, lock, tag_word, unlock},
+    line::{add_overflow, lane, lock, overflow, tag_word, unlock},
     lookup::is_present,
     removal::free_way,
     tags::{self, Tags},
@@ -127,6 +127,14 @@ fn take_way<A: Address, M: FlowMemory>(
     Err(reason)
 }
 
+/// Asks for the two lines of a bucket that a new entry mostly takes at once: taking the lock, and then the next one, waits for
+/// every line asked for before.
+#[inline(always)]
+fn fetch<A: Address>(bucket: *mut Bucket<A>, place: Place) {
+    let [likely, _] = place.likely_ways();
+    let _wanted = (overflow(bucket), way(bucket, likely).incarnation());
+}
+
 /// Reserves the reply entry of a new flow. `owner`: see [`crate::flow::lock`].
 ///
 /// # Errors
@@ -141,6 +149,7 @@ pub fn reserve_reply<A: Address, M: FlowMemory>(
     let key = reply.key().narrow::<A>();
     let place = geometry.place(&key);
     let first = memory.bucket(place.first).ok_or(NotInserted::Full)?;
+    fetch(first, place);
     if !lock(memory, first, owner) {
         return Err(NotInserted::Contended);
     }

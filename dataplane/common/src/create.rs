@@ -62,7 +62,13 @@ pub fn create<A: Header, T: Tables>(work: &mut Work, tables: &T) -> Step {
             Ok(reserved) => {
                 let serial = tables.next_incarnation().wrapping_add(1) & 0xff_ffff_ffff;
                 work.forward.incarnation = node.incarnation_base | serial;
-                let result = table::insert_forward(tables, &geometry, owner, &work.forward, reserved);
+                let hash = if work.hash == 0 {
+                    work.forward.key().narrow::<A>().hash(geometry.key)
+                } else {
+                    work.hash
+                };
+                let place = geometry.of_hash(hash);
+                let result = table::insert_forward(tables, place, owner, &work.forward, reserved);
                 if result.is_err() {
                     table::release(tables, reserved);
                 }

@@ -386,7 +386,7 @@ fn send<A: Outer, P: Packet, T: Tables>(
     };
     if !A::V6 && copied.df == 0 {
         // All senders' packets have one source now.
-        copied.id = (identification(tables, way.ends.from.wide(), way.ends.to.wide()) as u16).to_be();
+        copied.id = (identification(tables, way.ends.from, way.ends.to) as u16).to_be();
     }
     if !A::set_ttl(packet, l3, arrival.ttl.wrapping_sub(1)) {
         return Ok(discard(tables, Counter::Internal));

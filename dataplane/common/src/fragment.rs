@@ -5,12 +5,11 @@
 //! one towards the same host would otherwise be put together there.
 
 use crate::{
-    addr::{Addr, Addr4},
+    addr::{Addr, Addr4, Address},
     checksum::Change,
     counter::Counter,
     established::{Way, resolve},
     flow::{FlowKey, flags},
-    hash,
     header::Header,
     help::{self, wanted},
     maps::{FRAGMENT_IDS, FragmentKey, Remembered, proto, server},
@@ -256,16 +255,16 @@ fn first<A: Fragmented, P: Packet, T: Tables>(
 /// Number of the next datagram from one address to another: each pair counts for itself, from a number that strangers
 /// cannot guess (RFC 7739 §5.3), so that one comes again only after as many datagrams as there are numbers (RFC 6864 §4.3).
 #[inline(always)]
-pub fn identification<T: Tables>(tables: &T, from: Addr, to: Addr) -> u64 {
+pub fn identification<A: Address, T: Tables>(tables: &T, from: A, to: A) -> u64 {
     let key = tables.node().map_or([0; 2], |node| node.flow_hash_key);
-    let hash = hash::sip13_wide(key, from, to, 0);
+    let hash = A::flow_hash(key, from, to, 0, 0, 0);
     (hash >> 16).wrapping_add(tables.next_fragment_id(hash as u32 & (FRAGMENT_IDS - 1)))
 }
 
 /// Never 0.
 #[inline(always)]
 fn fresh_id<A: Header, T: Tables>(tables: &T, from: Addr, to: Addr) -> u32 {
-    let next = identification(tables, from, to);
+    let next = identification(tables, A::narrow(from), A::narrow(to));
     if A::V6 {
         ((next % 0xffff_ffff) as u32 + 1).to_be()
     } else {

@@ -43,6 +43,7 @@ pub fn hand_over_with<A: Header, T: Tables>(
         arrival.widen_into(&mut work.arrival);
         work.leg = *leg;
         work.now = 0;
+        work.hash = 0;
         work.old_incarnation = 0;
         work.made_incarnation = 0;
         work.reopen = 0;
@@ -206,10 +207,14 @@ fn receive_transport<A: Outer + Fragmented, P: Packet, T: Tables>(
         };
         // Before the look-up: a read of the clock waits for every load before it.
         let now = tables.now();
-        if let Some(found) = table::find(tables, &geometry::<A>(node), &arrival.key) {
+        let place = geometry::<A>(node).place(&arrival.key);
+        if let Some(found) = table::find_at(tables, place, &arrival.key) {
             return established::forward::<A, P, T, false>(packet, &arrival, leg, tables, &found, now, 0);
         }
-        return hand_over_with(tables, &arrival, leg, Phase::Miss, |work| work.now = now);
+        return hand_over_with(tables, &arrival, leg, Phase::Miss, |work| {
+            work.now = now;
+            work.hash = place.hash;
+        });
     }
     hand_over(tables, &arrival, leg, Phase::Miss)
 }

@@ -33,7 +33,7 @@ mod tests;
 pub use entry::Entry;
 pub use insert::{Reserved, insert_forward, insert_pair, release, reserve_reply};
 pub use line::LOCK_TRIES;
-pub use lookup::{Found, find, found_at};
+pub use lookup::{Found, find, find_at, found_at};
 pub use place::{Geometry, Place};
 pub use recovery::{Recovered, recover};
 pub use removal::{Ended, remove};

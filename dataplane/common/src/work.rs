@@ -141,6 +141,8 @@ pub struct Work {
     pub leg: Leg,
     /// CLOCK_MONOTONIC, ns; 0 = not read yet.
     pub now: u64,
+    /// Hash of the packet's key for the flow table; 0 = not known.
+    pub hash: u64,
     /// Incarnation of the flow that a SYN may replace; 0 = none.
     pub old_incarnation: u64,
     /// Incarnation of the flow that was made of this packet; 0 = none was.

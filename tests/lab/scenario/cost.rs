@@ -27,9 +27,11 @@ const PORT: u16 = 5_300;
 const FLOWS: [u64; 2] = [1, 100_000];
 /// Frames of one measurement.
 const FRAMES: u32 = 1_000_000;
-/// First packets: how many at once, to which port, and from how many addresses the pair sends them. Of three servers each may
-/// have 32,256 flows of one address, a node's half of the ports.
-const NEW: [(u32, u16, u8); 2] = [(20_000, 5_301, 1), (100_000, 5_302, 2)];
+/// First packets: how many at once, to which port, and from how many addresses the pair sends them: as few as hold them. Each
+/// of the three servers may have 16,384 flows of one address, a node's half of the ports.
+const NEW: [(u32, u16, u8); 2] = [(20_000, 5_301, 1), (100_000, 5_302, SOURCES)];
+/// Source addresses for 100,000 flows.
+const SOURCES: u8 = 3;
 /// Which ports the clients have.
 const PATTERNS: [(&str, u64); 3] = [
     ("apart", ports::APART),
@@ -120,6 +122,11 @@ fn run(run: &mut Run) -> Result<()> {
             own.cost, other.cost, own.delivered, other.delivered
         ),
     );
+    let (few, many) = (NEW[0].2, NEW[1].2);
+    run.report.note(format!(
+        "source addresses of the pair: {few} for {} flows, {many} for {}",
+        NEW[0].0, NEW[1].0
+    ));
     run.report.check(
         "every new flow is made, whatever ports clients have",
         ours.new.iter().flatten().all(|share| share.delivered >= 99.9),
@@ -145,7 +152,7 @@ fn spec() -> PairSpec {
         service
     };
     let mut spec = PairSpec::web_and_echo(Mode::BothNat, Duration::from_secs(1));
-    spec.services = vec![service("cost", PORT, 2, None)];
+    spec.services = vec![service("cost", PORT, SOURCES, None)];
     for (count, port, sources) in NEW {
         spec.services
             .push(service(&format!("new-{count}"), port, sources, Some(IDLE)));

@@ -168,20 +168,19 @@ pub fn release<A: Address, M: FlowMemory>(memory: &M, reserved: Reserved<A>) {
     free_way::<A, M>(memory, reserved.at, reserved.place);
 }
 
-/// Inserts the forward entry and publishes both under `forward.incarnation`. On failure the reply stays reserved.
+/// Inserts the forward entry at its place and publishes both under `forward.incarnation`. On failure the reply stays reserved.
 ///
 /// # Errors
 /// [`NotInserted`], all but `ReplyTaken`.
 #[inline(always)]
 pub fn insert_forward<A: Address, M: FlowMemory>(
     memory: &M,
-    geometry: &Geometry,
+    place: Place,
     owner: u64,
     forward: &FlowEntry,
     reply: Reserved<A>,
 ) -> Result<u32, NotInserted> {
     let key = forward.key().narrow::<A>();
-    let place = geometry.place(&key);
     let first = memory.bucket(place.first).ok_or(NotInserted::Full)?;
     if !lock(memory, first, owner) {
         return Err(NotInserted::Contended);
@@ -213,5 +212,6 @@ pub fn insert_pair<A: Address, M: FlowMemory>(
     reply: &FlowEntry,
 ) -> Result<u32, NotInserted> {
     let reserved = reserve_reply::<A, M>(memory, geometry, owner, reply)?;
-    insert_forward(memory, geometry, owner, forward, reserved).inspect_err(|_| release(memory, reserved))
+    let place = geometry.place(&forward.key().narrow::<A>());
+    insert_forward(memory, place, owner, forward, reserved).inspect_err(|_| release(memory, reserved))
 }

@@ -54,7 +54,12 @@ pub fn find<A: Address, M: FlowMemory>(
     geometry: &Geometry,
     key: &FlowKey<A>,
 ) -> Option<Found<A>> {
-    let place = geometry.place(key);
+    find_at(memory, geometry.place(key), key)
+}
+
+/// Looks a published flow up, whose place is known.
+#[inline(always)]
+pub fn find_at<A: Address, M: FlowMemory>(memory: &M, place: Place, key: &FlowKey<A>) -> Option<Found<A>> {
     let first = memory.bucket(place.first)?;
     let [likely, next] = place.likely_ways();
     let (one, two) = (way(first, likely), way(first, next));

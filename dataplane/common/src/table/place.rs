@@ -19,7 +19,8 @@ pub struct Place {
     pub first: u32,
     /// Tag, 1 to 2^15.
     pub tag: u16,
-    hash: u64,
+    /// Hash of the key, from which the rest follows.
+    pub hash: u64,
     buckets: u32,
 }
 
@@ -67,7 +68,12 @@ impl Geometry {
     /// Candidates of a key.
     #[inline(always)]
     pub fn place<A: Address>(&self, key: &FlowKey<A>) -> Place {
-        let hash = key.hash(self.key);
+        self.of_hash(key.hash(self.key))
+    }
+
+    /// Candidates of a key whose [`Place::hash`] is known.
+    #[inline(always)]
+    pub const fn of_hash(&self, hash: u64) -> Place {
         Place {
             first: below(hash << 32, self.buckets),
             // Of bits that decide about no candidate alone.

@@ -34,7 +34,8 @@ impl Template {
         let total = u16::from(LEN - 14);
         frame[14] = 0x45;
         frame[16..18].copy_from_slice(&total.to_be_bytes());
-        frame[22..24].copy_from_slice(&[64, 6]);
+        // "Do not fragment": TCP finds out what its path takes (RFC 1191).
+        frame[20..24].copy_from_slice(&[0x40, 0, 64, 6]);
         let (addr, port) = if self.vary_destination { (26, 34) } else { (30, 36) };
         frame[addr..addr + 4].copy_from_slice(&self.fixed.0.to_ne_bytes());
         frame[port..port + 2].copy_from_slice(&self.fixed.1.to_be_bytes());

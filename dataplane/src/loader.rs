@@ -33,7 +33,7 @@ const FLOWS: (u32, u32) = (1_000, 100_000_000);
 /// Most clients that may stay with their server.
 const MOST_CLIENTS: u32 = 1_000_000;
 /// Share of the table's entries that the flows of [`Limits`] fill, in percent. A table that is filled refuses the first one above
-/// that; one in which flows come and go at that load refuses one in 750 (at 80 %, one in millions).
+/// that; one in which flows come and go at that load refuses one in 750 (at 80 %, none of a million).
 pub(crate) const LOAD_PERCENT: u64 = 86;
 /// How often a program is given to the verifier while signals end its work; libbpf's number.
 const LOAD_ATTEMPTS: u32 = 5;

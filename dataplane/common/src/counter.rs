@@ -75,6 +75,8 @@ counters! {
     HalfOpenEvicted = "half_open_evicted",
     /// Flow of datagrams without an answer removed to make room.
     UnansweredEvicted = "unanswered_evicted",
+    /// Closed flow whose time was over removed to make room before the sweep came by.
+    ClosedEvicted = "closed_evicted",
     /// RST on an established connection far from what was acknowledged last: forwarded, not believed.
     RstDoubted = "rst_doubted",
     /// New flow of a client by another neighbour than the resolved next hop towards it: replies go by that one.

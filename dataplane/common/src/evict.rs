@@ -1,5 +1,6 @@
 //! Room for a new flow: the flow it replaces, and the oldest half-open one near by when the budget is full; when the table
-//! is, datagrams nobody has answered and affinities give way as well. An established flow of two directions is never removed.
+//! is, datagrams nobody has answered and affinities give way as well, and before all of them what has closed and waits for the
+//! sweep. An established flow of two directions is never removed.
 //!
 //! In three parts, because the kernel runs the middle one as often as it is told (`bpf_loop`): [`begin`] says how often,
 //! [`look`] looks at one bucket, [`end`] decides.
@@ -8,7 +9,7 @@ use crate::{
     counter::Counter,
     create::{refuse, told},
     event::kind,
-    flow::{State, flags, is_half_open, is_unanswered},
+    flow::{State, flags, is_closing, is_half_open, is_unanswered},
     header::Header,
     limits::add_source,
     maps::{Node, WAYS, proto},
@@ -119,6 +120,8 @@ pub fn end<A: Header, T: Tables>(work: &mut Work, tables: &T) -> Step {
                 Counter::HalfOpenEvicted
             } else if last.direct {
                 Counter::AffinityEvicted
+            } else if last.state == State::Closing {
+                Counter::ClosedEvicted
             } else {
                 Counter::UnansweredEvicted
             };
@@ -177,13 +180,16 @@ fn oldest_in<A: Header, T: Tables>(
         return (0, 0);
     };
     best.set(0);
+    let patience = tables.node().map_or(u32::MAX, |node| node.closing_ticks);
     for way in 0..WAYS as u32 {
         let entry = ways.entry(way);
         let (proto, of_entry, own, other) = (entry.proto(), entry.flags(), entry.own(), entry.other());
         let least = is_unanswered(proto, of_entry, own, other) || of_entry & flags::DIRECT != 0;
-        let yields = is_half_open(proto, of_entry, own, other) || (!budget && least);
-        // The age and the way in one number, so that there is one thing to remember.
-        let score = (u64::from(ticks_since(now, entry.last_seen())) + 1) << 4 | u64::from(way);
+        let age = ticks_since(now, entry.last_seen());
+        let over = is_closing(own, other) && age > patience;
+        let yields = is_half_open(proto, of_entry, own, other) || (!budget && (least || over));
+        // What is over, the age and the way in one number, so that there is one thing to remember.
+        let score = u64::from(over) << 40 | (u64::from(age) + 1) << 4 | u64::from(way);
         if yields && table::is_published(entry.incarnation()) && score > best.get() {
             best.set(score);
         }

@@ -243,6 +243,12 @@ pub const fn is_half_open(proto: u8, entry_flags: u8, own: u8, other: u8) -> boo
     (closing as u32) << 8 | (proto ^ crate::maps::proto::TCP) as u32 == 0 && missing != 0
 }
 
+/// True for [`State::Closing`], whatever the direction of the entry. Without branches, like [`is_half_open`].
+#[inline(always)]
+pub const fn is_closing(own: u8, other: u8) -> bool {
+    ((own | other) & seen::RST) | (own & other & seen::FIN) != 0
+}
+
 /// True for a flow of datagrams, nothing of which was answered. Without branches, like [`is_half_open`].
 #[inline(always)]
 pub const fn is_unanswered(proto: u8, entry_flags: u8, own: u8, other: u8) -> bool {
@@ -370,7 +376,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_branchless_test_for_half_open_agrees_with_the_state() {
+    fn the_branchless_tests_agree_with_the_state() {
         for proto in [6, 17] {
             for own in 0..32 {
                 for other in 0..32 {
@@ -384,6 +390,8 @@ mod tests {
                         };
                         let want = entry.state() == State::HalfOpen;
                         assert_eq!(is_half_open(proto, flags, own, other), want, "{entry:?}");
+                        let want = entry.state() == State::Closing;
+                        assert_eq!(is_closing(own, other), want, "{entry:?}");
                     }
                 }
             }

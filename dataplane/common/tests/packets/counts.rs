@@ -110,3 +110,31 @@ fn a_used_up_budget_takes_no_datagrams_flow() {
     assert_eq!(host.counter(Counter::HalfOpenEvicted), 3);
     assert_eq!(host.counter(Counter::UnansweredEvicted), 0);
 }
+
+/// What has closed is nobody's any more, though the sweep has not come by.
+#[test]
+fn a_full_table_has_room_where_closed_flows_are_past_their_time() {
+    let mut host = crowded(100);
+    let open: Vec<End> = (1..=6)
+        .map(|port| talk(port).handshake(&mut host, 1, 2))
+        .collect();
+    for port in 7..=8 {
+        let source = talk(port).handshake(&mut host, 1, 2);
+        talk(port).client_sends(&mut host, source, Body::Tcp("FA", 2, 3));
+        talk(port).server_sends(&mut host, source, Body::Tcp("FA", 3, 3));
+    }
+    let patience = host.setup.node.closing_ticks;
+    host.pass_ticks(patience);
+    let late = |port| talk(port).request(Body::Tcp("S", 1, 0)).build();
+    expect_drop(&mut host, &late(9), Counter::TableFull);
+    host.pass_ticks(1);
+    for port in 10..=11 {
+        talk(port).handshake(&mut host, 1, 2);
+    }
+    assert_eq!(host.counter(Counter::ClosedEvicted), 2);
+    expect_drop(&mut host, &late(12), Counter::TableFull);
+    for (port, source) in (1..).zip(open) {
+        talk(port).server_sends(&mut host, source, Body::Tcp("A", 3, 2));
+    }
+    assert!(host.entries().iter().all(|x| x.state() == State::Established));
+}

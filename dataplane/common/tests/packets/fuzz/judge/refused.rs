@@ -3,7 +3,7 @@
 use super::{Judge, Outcome};
 use crate::{
     fuzz::{
-        expect::mode_for,
+        expect::{is_direct, mode_for},
         read::{Content, Ip, transport_len},
     },
     support::{Verdict, frames::raw},
@@ -12,7 +12,7 @@ use onearm_dataplane_common::{
     counter::Counter,
     flow::{FlowEntry, State, seen},
     maps::{Limits, Service, mode, service},
-    tables::Tables,
+    tables::{Tables, tick},
 };
 use std::{collections::HashMap, net::IpAddr};
 
@@ -76,7 +76,16 @@ impl Judge {
             (None, Some(Counter::DsrOffLink | Counter::TunnelWithoutSource)) => {
                 ensure!(direct, "a direct server's trouble");
             }
-            (None, Some(Counter::NoPort | Counter::NoSnatSource | Counter::TableFull)) => {
+            (None, Some(Counter::TableFull)) => {
+                ensure!(!direct, "what is not kept needs no room");
+                let crowded = self.host.setup.buckets == 1;
+                let left = o
+                    .after
+                    .iter()
+                    .find(|flow| crowded && flow.saddr.is_v4() != ip.v6 && self.gives_way(flow));
+                ensure!(left.is_none(), "there was room: {left:?}");
+            }
+            (None, Some(Counter::NoPort | Counter::NoSnatSource)) => {
                 ensure!(!direct, "what is not kept needs no room");
             }
             (None, Some(Counter::HalfOpenFull)) => {
@@ -90,6 +99,19 @@ impl Judge {
             (None, Some(given)) => return Err(format!("refused for {given:?}, without a reason")),
         }
         Ok(refused)
+    }
+
+    /// Whether a flow gives way to one with two directions when the table is full.
+    fn gives_way(&self, flow: &FlowEntry) -> bool {
+        let patience = self.host.node().map_or(0, |node| node.closing_ticks);
+        match flow.state() {
+            State::HalfOpen => true,
+            State::Closing => is_direct(flow) || tick(self.host.now) - flow.last_seen > patience,
+            State::Established => {
+                let (_, server) = flow.seen_by_side();
+                is_direct(flow) || (flow.proto == 17 && server & seen::OPENED == 0)
+            }
+        }
     }
 
     /// A reason that leaves no choice.

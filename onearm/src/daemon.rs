@@ -13,6 +13,7 @@ mod backend;
 mod beside;
 mod board;
 mod clock;
+mod epochs;
 mod expiry;
 mod gates;
 mod guests;

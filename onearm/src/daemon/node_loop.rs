@@ -25,6 +25,7 @@ use crate::control::Severity;
 pub(crate) use reload::Files;
 
 use super::authentication::{Authentication, Refusals};
+use super::epochs::Epochs;
 use super::ha_link::{HaLink, News};
 use super::hello::{self, Hello};
 use super::node::{Node, RETRY, Settled};
@@ -74,6 +75,8 @@ struct Running {
     recording: Option<Recording>,
     /// Where the election is authenticated.
     auth: Option<Authentication>,
+    /// Where the election is authenticated.
+    epochs: Option<Epochs>,
     refusals: Refusals,
     files: Files,
 }
@@ -92,7 +95,7 @@ pub(crate) async fn run(
     hello: Hello,
     recording: Option<Recording>,
     files: Files,
-    auth: Option<Authentication>,
+    (auth, epochs): (Option<Authentication>, Option<Epochs>),
 ) -> anyhow::Result<()> {
     let mut hangup = signal(SignalKind::hangup()).context("SIGHUP cannot be caught")?;
     let mut terminate = signal(SignalKind::terminate()).context("SIGTERM cannot be caught")?;
@@ -123,6 +126,7 @@ pub(crate) async fn run(
         terms: 0,
         other_faults: Vec::new(),
         recording,
+        epochs,
         auth,
         refusals: Refusals::default(),
         files,

@@ -23,6 +23,7 @@ use super::authentication::Authentication;
 use super::backend::Backend;
 use super::beside::Beside;
 use super::board::Board;
+use super::epochs::Epochs;
 use super::gates::Gates;
 use super::hello::{self, Hello};
 use super::helping::Helping;
@@ -191,6 +192,7 @@ async fn serve(options: &Options, mut loaded: Loaded) -> anyhow::Result<()> {
     let _helping =
         Helping::start(helper, again, Arc::clone(&board)).context("no thread for packets that wait")?;
     let gates = Arc::new(Mutex::new(gates));
+    let epochs = auth.as_ref().map(|_| Epochs::open(&options.state_dir, &board));
     let files = Files {
         node: options.node.clone(),
         pair: options.pair.clone(),
@@ -202,7 +204,7 @@ async fn serve(options: &Options, mut loaded: Loaded) -> anyhow::Result<()> {
         kernel: netcfg_events,
     };
     let hello = hello_of(&loaded);
-    let outcome = node_loop::run(node, lease, inputs, hello, recording, files, auth).await;
+    let outcome = node_loop::run(node, lease, inputs, hello, recording, files, (auth, epochs)).await;
     beside.stop().await;
     outcome
 }

@@ -1,5 +1,6 @@
 //! The runs of `onearm-lab`.
 
+mod authentication;
 pub mod basic;
 mod budgets;
 mod chaos;
@@ -87,6 +88,7 @@ pub fn all() -> Vec<Scenario> {
     list.push(dead_node::scenario());
     list.push(chaos::scenario());
     list.push(modes::scenario());
+    list.push(authentication::scenario());
     list.push(two_arms::scenario());
     list.push(ipv6::scenario());
     list.push(devices::scenario());

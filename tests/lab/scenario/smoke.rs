@@ -29,6 +29,10 @@ fn run(run: &mut Run) -> Result<()> {
         failover::repeat(run, fault, &spec, 1, Variant::Learning)?;
     }
     if run.wanted.kind == Kind::Onearm {
+        let plain = spec.without_authentication();
+        failover::repeat(run, failover::Fault::Kill, &plain, 1, Variant::Learning)?;
+    }
+    if run.wanted.kind == Kind::Onearm {
         restore::restore(run)?;
     }
     Ok(())

@@ -83,6 +83,13 @@ impl Running {
             self.again_by(self.ha_from);
             return;
         }
+        let mut config = config;
+        if let (Some(epochs), Some(auth)) = (&mut self.epochs, &mut self.auth) {
+            auth.epoch = epochs.begin().await;
+            if let Some(given) = &mut config.auth {
+                given.epoch = auth.epoch;
+            }
+        }
         match self.start_ha(config).await {
             Ok(ha) => {
                 self.node.board.warn("ha", Vec::new());
@@ -186,6 +193,9 @@ impl Running {
     async fn state(&mut self, state: &HaState) {
         let Some(election) = &state.election else { return };
         let role = node_state(election.role);
+        if let Some(epochs) = &self.epochs {
+            epochs.know(election.epoch);
+        }
         let peer_mac = state.peer_mac.map(|mac| mac.0);
         let peer_owns = election
             .peer_priority
@@ -300,7 +310,10 @@ impl Running {
     async fn transition(&mut self, transition: &Transition) {
         let reason = told(&transition.event).replace('-', " ");
         let next = node_state(transition.next);
-        if next == NodeState::Active {
+        if let Some(epochs) = &self.epochs {
+            epochs.know(transition.epoch);
+            self.terms = transition.epoch;
+        } else if next == NodeState::Active {
             self.terms += 1;
         }
         {

@@ -25,7 +25,7 @@ want="-rw-r--r-- 0/0 ./usr/lib/systemd/system/onearmd.service
 -rw-r--r-- 0/0 ./usr/share/doc/onearm/changelog.Debian.gz
 -rw-r--r-- 0/0 ./usr/share/doc/onearm/configuration.md
 -rw-r--r-- 0/0 ./usr/share/doc/onearm/copyright"
-for example in etc/examples/*.toml; do want="$want
+for example in etc/examples/*; do want="$want
 -rw-r--r-- 0/0 ./usr/share/doc/onearm/examples/$(basename "$example")"; done
 has=$(dpkg-deb --fsys-tarfile "$deb" | tar -tv --numeric-owner | awk '!/^d/ {print $1, $2, $6}')
 diff <(sort <<<"$want") <(sort <<<"$has") >&2 || fail "$deb does not hold what it should (<: missing, >: not expected)"

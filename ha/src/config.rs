@@ -123,7 +123,8 @@ pub struct Config {
     /// itself. The same for both nodes.
     pub witness: Option<IpAddr>,
     /// Hosts of the leg's network, as a rule servers, that are asked when something looks wrong: whatever they answer shows that
-    /// the leg receives. At most [`MAX_NEIGHBOURS`].
+    /// the leg receives. Without a witness they are it, all of them together: one that answers is enough. At most
+    /// [`MAX_NEIGHBOURS`].
     pub neighbours: Vec<IpAddr>,
     /// Whether everything the election is given is told to the main process ([`crate::process::ToMain::Recorded`]); from the start
     /// of the router on.
@@ -247,6 +248,12 @@ impl Config {
     /// Whether anybody on the leg is asked for signs of life.
     pub(crate) fn asks(&self) -> bool {
         self.witness.is_some() || !self.neighbours.is_empty()
+    }
+
+    /// Whose answer counts as the witness's: without one any of the neighbours'.
+    pub(crate) fn witnesses(&self) -> impl Iterator<Item = IpAddr> {
+        let neighbours = self.neighbours.iter().filter(|_| self.witness.is_none());
+        self.witness.into_iter().chain(neighbours.copied())
     }
 
     /// The peer's addresses on the leg.

@@ -176,7 +176,7 @@ pub(super) fn answers(config: &Config) -> Vec<SockFilter> {
 
 fn only_answers(config: &Config) -> Rules {
     let mut rules = Rules::new();
-    for address in config.witness.into_iter().chain(config.listed()) {
+    for address in config.witnesses().chain(config.listed()) {
         match address {
             IpAddr::V4(address) => {
                 let reply = Test {

@@ -18,7 +18,8 @@ pub(super) const DATAGRAM_NANOS: u64 = 50_000_000;
 #[derive(Clone, Debug)]
 pub(crate) struct Reception {
     witness: Witness,
-    witness_mac: Option<Mac>,
+    /// Who answered last, of those whose answer counts.
+    answered: Option<(IpAddr, Mac)>,
     /// What the election was told.
     health: Health,
     /// Bits that the main process knows.
@@ -36,8 +37,8 @@ pub(crate) struct Reception {
 impl Reception {
     pub(crate) fn new(now: MonoTime, config: &Config) -> Self {
         Self {
-            witness: Witness::new(now, config.advert_interval.as_nanos(), config.witness.is_some()),
-            witness_mac: None,
+            witness: Witness::new(now, config.advert_interval.as_nanos(), config.asks()),
+            answered: None,
             health: Health::default(),
             of_main: Health::default(),
             compared: None,
@@ -90,8 +91,8 @@ impl Reception {
 
     /// `address` answered from `mac`.
     pub(crate) fn answered(&mut self, now: MonoTime, address: IpAddr, mac: Mac, config: &Config) {
-        if config.witness == Some(address) {
-            self.witness_mac = Some(mac);
+        if config.witnesses().any(|host| host == address) {
+            self.answered = Some((address, mac));
             self.witness.answered(now);
         }
     }
@@ -102,18 +103,18 @@ impl Reception {
             return Vec::new();
         };
         if repeated {
-            self.witness_mac = None;
+            // It may have another Ethernet address by now.
+            self.answered = None;
         }
-        let mut frames: Vec<_> = config
-            .witness
-            .iter()
-            .filter_map(|host| question(config, mac, *host, self.witness_mac))
-            .collect();
-        if to_all {
-            let others = config.neighbours.iter().copied().chain(config.peers());
-            frames.extend(others.filter_map(|host| question(config, mac, host, None)));
+        if let Some((host, at)) = self.answered.filter(|_| !to_all) {
+            return question(config, mac, host, Some(at)).into_iter().collect();
         }
-        frames
+        let others = config.neighbours.iter().copied().chain(config.peers());
+        let all = config.witness.into_iter().chain(others.filter(|_| to_all));
+        let first = config.witnesses().filter(|_| !to_all && config.witness.is_none());
+        all.chain(first)
+            .filter_map(|host| question(config, mac, host, None))
+            .collect()
     }
 
     /// Tells the election what this node can do; `legs`: every leg is usable. Whether the peer is to hear of it at once.

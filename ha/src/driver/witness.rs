@@ -26,7 +26,8 @@ pub(super) enum Verdict {
     Silent,
 }
 
-/// Asks the witness. Without one nothing is asked unless [`Self::doubt`] wants other hosts' signs of life.
+/// Asks the witness, or those that are it together. Without any nothing is asked unless [`Self::doubt`] wants other hosts' signs
+/// of life.
 #[derive(Clone, Debug)]
 pub(super) struct Witness {
     interval_nanos: u64,

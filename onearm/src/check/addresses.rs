@@ -25,6 +25,27 @@ pub(super) fn judge(
     if !file.parsed.is_draft() {
         adverts(node, &owned, of_node);
     }
+    if let Some(witness) = pair.ha.witness {
+        let what = if owned.contains(&witness) {
+            Some("it is an owned address of the pair")
+        } else if node.config.peer.addresses().any(|(_, peer)| peer == witness) && !node.is_draft() {
+            Some("it is a node of the pair")
+        } else if !node.is_draft()
+            && !node
+                .config
+                .peer
+                .addresses()
+                .any(|(_, peer)| peer.is_ipv4() == witness.is_ipv4())
+        {
+            Some("it is of a family in which the nodes have no addresses of each other")
+        } else {
+            None
+        };
+        if let Some(what) = what {
+            let remedy = "name a host that neither node is: the router on the leg of the adverts";
+            of_pair.error("witness", "ha.witness", what, remedy);
+        }
+    }
     let networks: Vec<IpNet> = pair.gateways.iter().map(|g| g.network).collect();
     let mut not_a_host = |field: String, address: IpAddr| {
         if let Some((network, what)) = reserved(&networks, address) {

@@ -107,6 +107,7 @@ pub fn lint_host(node: &mut Parsed<NodeConfig>, pair: &mut PairFile, interfaces:
     if !node.is_draft() {
         vips(node, file, interfaces, &mut of_pair);
         direct(node, file, interfaces, &mut of_pair);
+        witness(node, file, interfaces, &mut of_pair);
     }
     of_node.file(node);
     of_pair.file(&mut pair.parsed);
@@ -202,6 +203,37 @@ fn vips(node: &Parsed<NodeConfig>, file: &PairFile, interfaces: &[HostInterface]
                 "right only if a router sends it there",
             );
         }
+    }
+}
+
+/// Only hosts of the leg's network answer ARP and Neighbour Discovery.
+fn witness(
+    node: &Parsed<NodeConfig>,
+    file: &PairFile,
+    interfaces: &[HostInterface],
+    findings: &mut Findings,
+) {
+    let Some(witness) = file.parsed.config.ha.witness else {
+        return;
+    };
+    let legs = node.config.legs.iter().filter(|leg| leg.role.carries_traffic());
+    let leg = legs
+        .clone()
+        .find(|leg| connected(interfaces, &leg.interface).any(|net| net.contains(&node.config.peer.address)));
+    let Some(leg) = leg.or(node.config.only_vip_leg()) else {
+        return;
+    };
+    let mut networks = connected(interfaces, &leg.interface).peekable();
+    if networks.peek().is_some() && !networks.any(|net| net.contains(&witness)) {
+        findings.error(
+            "witness-off-link",
+            "ha.witness",
+            format!(
+                "in no network of leg \"{}\", which carries the adverts: it would never answer",
+                leg.name
+            ),
+            "name the router on that leg",
+        );
     }
 }
 

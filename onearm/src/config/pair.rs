@@ -146,6 +146,8 @@ pub struct HaConfig {
     pub announce_rate: u32,
     /// Time after which every owned address is announced again, 1 s to 1 day; `None` = never.
     pub announce_refresh: Option<Duration>,
+    /// Host on the leg of the adverts that is asked for signs of life all the time; `None` = nobody is.
+    pub witness: Option<IpAddr>,
 }
 
 /// How adverts are authenticated.

@@ -27,11 +27,11 @@ pub(super) const HA: Keys = Keys {
         "announce",
         "announce_rate",
         "announce_refresh",
+        "witness",
     ],
     later: &[
         ("virtual_mac", "a virtual MAC is not in this build"),
         ("track", "tracking of gateways and scripts is not in this build"),
-        ("witness", "a witness is not in this build"),
     ],
 };
 pub(super) const LIMITS: Keys = Keys {
@@ -142,6 +142,7 @@ fn draft_ha() -> HaConfig {
         announce: Vec::new(),
         announce_rate: DEFAULT_ANNOUNCE_RATE,
         announce_refresh: Some(DEFAULT_ANNOUNCE_REFRESH),
+        witness: None,
     }
 }
 
@@ -254,6 +255,7 @@ fn ha(walk: &mut Walk<'_>, field: &Field<'_>) -> Option<HaConfig> {
             walk.duration(field, limits::ANNOUNCE_REFRESH).map(Some)
         },
     );
+    let witness = walk.may(&table, "witness", Walk::address_on_link);
     Some(HaConfig {
         vrid: vrid.unwrap_or(draft.vrid),
         advert_interval,
@@ -265,6 +267,7 @@ fn ha(walk: &mut Walk<'_>, field: &Field<'_>) -> Option<HaConfig> {
         announce,
         announce_rate,
         announce_refresh,
+        witness,
     })
 }
 

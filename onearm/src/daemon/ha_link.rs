@@ -15,6 +15,7 @@ use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 use onearm_dataplane::LeaseCell;
 use onearm_ha::announce::OwnedAddress;
+use onearm_ha::auth::Health;
 use onearm_ha::config::Config;
 use onearm_ha::process::{
     FromHa, Guardian, HEARTBEAT_NANOS, MainEnd, ToHa, ToMain, Verdict, Watch, owned_messages, spawn,
@@ -125,6 +126,8 @@ impl HaLink {
         let links: Vec<_> = links.iter().map(AsFd::as_fd).collect();
         self.end.hold(Some(lease_map.as_fd()), &links, PATIENCE)?;
         self.end.send(&ToHa::Configure(Box::new(config)), PATIENCE)?;
+        // It runs only while every leg has its program.
+        self.end.send(&ToHa::Health(Health::DATAPLANE), PATIENCE)?;
         for message in owned_messages(owned) {
             self.end.send(&message, PATIENCE)?;
         }

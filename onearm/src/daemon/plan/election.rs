@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::time::Duration;
 
-use onearm_ha::config::{Auth, Config, DatagramPath, MAX_LISTED, Transport, Wire};
+use onearm_ha::config::{Auth, Config, DatagramPath, MAX_LISTED, MAX_NEIGHBOURS, Transport, Wire};
 use onearm_ha::units::{Centiseconds, Priority, RangeError, Vrid};
 use onearm_ha::wire::advert::{ChecksumForm, with_link_local};
 use onearm_netcfg::Picture;
@@ -137,11 +137,40 @@ pub(crate) fn ha_config(
         announce_rounds: Config::ANNOUNCE_ROUNDS,
         announce_refresh: pair.ha.announce_refresh.unwrap_or(Duration::ZERO),
         auth,
-        witness: None,
-        neighbours: Vec::new(),
+        witness: pair
+            .ha
+            .witness
+            .filter(|witness| is_asked(node, leg, picture, *witness)),
+        neighbours: neighbours(node, pair, leg, picture),
         record: false,
         main_silence: Config::MAIN_SILENCE,
     }))
+}
+
+/// Whether `host` can be asked for signs of life: it is on the leg, and of a family the adverts have.
+fn is_asked(node: &NodeConfig, leg: &Leg, picture: &Picture, host: IpAddr) -> bool {
+    let has_wire = node
+        .peer
+        .addresses()
+        .any(|(_, peer)| peer.is_ipv4() == host.is_ipv4());
+    let on_leg =
+        mirror::leg_picture(leg, picture).is_some_and(|seen| seen.connected().any(|net| net.contains(&host)));
+    has_wire && on_leg
+}
+
+/// Servers on the leg, the first few: whatever they answer shows that the leg receives.
+fn neighbours(node: &NodeConfig, pair: &PairConfig, leg: &Leg, picture: &Picture) -> Vec<IpAddr> {
+    let servers = pair.services.iter().flat_map(|service| &service.servers);
+    let mut neighbours = Vec::new();
+    for address in servers.map(|server| server.address) {
+        if neighbours.len() < MAX_NEIGHBOURS
+            && !neighbours.contains(&address)
+            && is_asked(node, leg, picture, address)
+        {
+            neighbours.push(address);
+        }
+    }
+    neighbours
 }
 
 /// The ways of HA datagrams: the leg, and the peer link where there is one; `None` while the leg has no address.

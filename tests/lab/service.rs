@@ -107,6 +107,8 @@ pub struct PairSpec {
     pub check_interval: Duration,
     /// Announcements a second; none: the product's default.
     pub announce_rate: Option<u32>,
+    /// Host that the nodes ask for signs of life; none: servers of the leg.
+    pub witness: Option<Ipv4Addr>,
     /// Whether the nodes record what their elections are given.
     pub record: bool,
 }
@@ -163,6 +165,7 @@ impl PairSpec {
             max_flows: 65_536,
             check_interval: Duration::from_millis(500),
             announce_rate: None,
+            witness: None,
             record: false,
         }
     }

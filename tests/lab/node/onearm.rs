@@ -403,10 +403,14 @@ pub fn pair_toml(spec: &PairSpec) -> String {
         .announce_rate
         .map(|r| format!(", announce_rate = {r}"))
         .unwrap_or_default();
+    let witness = spec
+        .witness
+        .map(|host| format!(", witness = \"{host}\""))
+        .unwrap_or_default();
     // Writing to a String cannot fail.
     writeln!(
         text,
-        "ha = {{ vrid = 51, advert_interval = \"{}ms\", auth = \"{}\", preempt = false, announce = [{}]{rate} }}",
+        "ha = {{ vrid = 51, advert_interval = \"{}ms\", auth = \"{}\", preempt = false, announce = [{}]{rate}{witness} }}",
         spec.interval.as_millis(),
         spec.auth,
         announce.join(", ")

@@ -17,7 +17,7 @@ use crate::{
     measure::echo,
     node::{Node as _, Pair, Role},
     service::{Mode, PairSpec},
-    topology::{OneArm, Options, SERVERS, VIP},
+    topology::{OneArm, Options, ROUTER, SERVERS, VIP},
     traffic,
 };
 
@@ -40,40 +40,59 @@ pub(super) fn scenario() -> Scenario {
 
 fn run(run: &mut Run) -> Result<()> {
     let interval = run.wanted.interval.unwrap_or(Duration::from_millis(100));
-    let spec = PairSpec {
-        record: true,
-        ..PairSpec::web_and_echo(Mode::Dnat, interval)
-    };
     let wanted = usize::try_from(run.wanted.runs.unwrap_or(FAULTS))?;
     let mut plan: Vec<(Fault, Target)> = Fault::ALL
         .iter()
         .flat_map(|f| f.targets().map(|t| (*f, t)))
         .collect();
-    plan.truncate(wanted);
-    while plan.len() < wanted {
-        let pick = usize::try_from(run.random() >> 33)? % Fault::ALL.len();
-        let target = if run.random() & 1 << 40 == 0 {
-            Target::Active
-        } else {
-            Target::Standby
+    plan.truncate(wanted.div_ceil(2));
+    for (paths, linked) in [("leg", false), ("leg_and_link", true)] {
+        let mut plan = plan.clone();
+        let count = if linked { wanted / 2 } else { wanted.div_ceil(2) };
+        plan.truncate(count);
+        plan.extend((plan.len()..count).map(|_| any(run)));
+        let spec = PairSpec {
+            record: true,
+            witness: Some(ROUTER),
+            peer_link: linked,
+            ..PairSpec::web_and_echo(Mode::Dnat, interval)
         };
-        plan.push((Fault::ALL[pick], target));
+        let options = Options {
+            forwarding: true,
+            peer_link: linked,
+            ..Options::default()
+        };
+        let mut lab = OneArm::build(options).context("cannot build the lab")?;
+        let outcome = story(run, &mut lab, &spec, paths, &plan);
+        if outcome.is_err() {
+            run.keep(&lab, paths)?;
+        } else {
+            run.keep_if_needed(&lab, paths)?;
+        }
+        outcome?;
     }
-    let options = Options {
-        forwarding: true,
-        ..Options::default()
-    };
-    let mut lab = OneArm::build(options).context("cannot build the lab")?;
-    let outcome = story(run, &mut lab, &spec, &plan);
-    if outcome.is_err() {
-        run.keep(&lab, "chaos")?;
-    } else {
-        run.keep_if_needed(&lab, "chaos")?;
-    }
-    outcome
+    Ok(())
 }
 
-fn story(run: &mut Run, lab: &mut OneArm, spec: &PairSpec, plan: &[(Fault, Target)]) -> Result<()> {
+/// Any fault of any node.
+fn any(run: &mut Run) -> (Fault, Target) {
+    let number = run.random() >> 33;
+    let pick = usize::try_from(number).unwrap_or(0) % Fault::ALL.len();
+    let target = if run.random() & 1 << 40 == 0 {
+        Target::Active
+    } else {
+        Target::Standby
+    };
+    (Fault::ALL[pick], target)
+}
+
+fn story(
+    run: &mut Run,
+    lab: &mut OneArm,
+    spec: &PairSpec,
+    paths: &str,
+    plan: &[(Fault, Target)],
+) -> Result<()> {
     let _servers = traffic::start_servers(lab, &SERVERS)?;
     let mut pair = stage(run, lab, spec)?;
     let mut outcomes = Vec::new();
@@ -86,17 +105,17 @@ fn story(run: &mut Run, lab: &mut OneArm, spec: &PairSpec, plan: &[(Fault, Targe
             )
         })?;
         run.report
-            .note(format!("{} of {}: {outcome}", number + 1, plan.len()));
+            .note(format!("{paths}, {} of {}: {outcome}", number + 1, plan.len()));
         outcomes.push(outcome);
     }
-    judge(run, spec, &outcomes);
+    judge(run, spec, paths, &outcomes);
     pair.scrap()?;
     for node in pair.nodes.iter().filter_map(|node| node.as_onearm()) {
         let replayed = node.replay();
         let told = |what: &str| replayed.as_ref().ok().and_then(|told| told.get(what)?.as_u64());
         run.report.check(
             format!(
-                "{}: what its elections were given, run again, gives the same changes of role",
+                "{paths}: {}: what its elections were given, run again, gives the same changes of role",
                 node.short()
             ),
             told("differences") == Some(0) && told("parts") >= Some(1),
@@ -172,10 +191,10 @@ fn settle(lab: &OneArm, pair: &mut Pair) -> Result<()> {
     failover::wait_served(lab, SocketAddrV4::new(VIP, echo::PORT))
 }
 
-fn judge(run: &mut Run, spec: &PairSpec, outcomes: &[Outcome]) {
+fn judge(run: &mut Run, spec: &PairSpec, paths: &str, outcomes: &[Outcome]) {
     let silence = spec.active_down(0).max(spec.active_down(1));
     let report = &mut run.report;
-    report.count("faults", outcomes.len());
+    report.count(format!("faults_{paths}"), outcomes.len());
     for fault in Fault::ALL {
         for target in fault.targets() {
             let of: Vec<&Outcome> = outcomes
@@ -185,7 +204,7 @@ fn judge(run: &mut Run, spec: &PairSpec, outcomes: &[Outcome]) {
             if of.is_empty() {
                 continue;
             }
-            let name = format!("{fault:?}_{target:?}").to_lowercase();
+            let name = format!("{fault:?}_{target:?}_{paths}").to_lowercase();
             let all: Vec<f64> = of.iter().map(|o| ms(o.outage)).collect();
             report.spread(&format!("outage_ms_{name}"), &all);
             report.count(format!("lost_{name}"), of.iter().map(|o| o.lost).sum());
@@ -195,7 +214,7 @@ fn judge(run: &mut Run, spec: &PairSpec, outcomes: &[Outcome]) {
             if let Some(worst) = worst {
                 report.check(
                     format!(
-                        "{fault:?} of the {target:?}: service is back within {} ms",
+                        "{paths}: {fault:?} of the {target:?}: service is back within {} ms",
                         ms(bound)
                     ),
                     worst <= bound,
@@ -211,33 +230,33 @@ fn judge(run: &mut Run, spec: &PairSpec, outcomes: &[Outcome]) {
     }
     let two_by_frames: usize = outcomes
         .iter()
-        .filter(|o| o.fault.leaves_a_path())
+        .filter(|o| o.fault.leaves_a_path(spec.peer_link))
         .map(|o| o.disputed)
         .sum();
     let two_by_leases: usize = outcomes
         .iter()
-        .filter(|o| o.fault.leaves_a_path())
+        .filter(|o| o.fault.leaves_a_path(spec.peer_link))
         .map(|o| o.doubles)
         .sum();
     report.check(
-        "never two owners while the nodes have any path: by frames",
+        format!("{paths}: never two owners while the nodes have any path: by frames"),
         two_by_frames == 0,
         format!("{two_by_frames} questions answered by both"),
     );
     report.check(
-        "never two owners while the nodes have any path: by lease cells",
+        format!("{paths}: never two owners while the nodes have any path: by lease cells"),
         two_by_leases == 0,
         format!("{two_by_leases} readings of both, a millisecond apart"),
     );
     let parted: Vec<f64> = outcomes
         .iter()
-        .filter(|o| !o.fault.leaves_a_path())
+        .filter(|o| !o.fault.leaves_a_path(spec.peer_link))
         .map(|o| f64::from(u32::try_from(o.doubles).unwrap_or(u32::MAX)))
         .collect();
-    report.spread("double_leases_ms_without_a_path", &parted);
+    report.spread(&format!("double_leases_ms_without_a_path_{paths}"), &parted);
     let served = outcomes.iter().filter(|o| o.served).count();
     report.check(
-        "service is back after each fault",
+        format!("{paths}: service is back after each fault"),
         served == outcomes.len(),
         format!("{served} of {}", outcomes.len()),
     );

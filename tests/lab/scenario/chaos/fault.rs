@@ -86,8 +86,8 @@ impl Fault {
     }
 
     /// Whether messages of one node can reach the other by some way all the time.
-    pub(super) fn leaves_a_path(self) -> bool {
-        !matches!(self, Self::Silence)
+    pub(super) fn leaves_a_path(self, linked: bool) -> bool {
+        linked || self != Self::Silence
     }
 
     /// How long service may be away; `silence`: three intervals and the skew.

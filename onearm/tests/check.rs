@@ -277,6 +277,90 @@ fn nodes_whose_adverts_go_over_other_families_are_refused() {
 }
 
 #[test]
+fn the_addresses_on_the_peer_link_are_each_others() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("../etc/examples");
+    let read = |name: &str| std::fs::read_to_string(examples.join(name)).expect("readable");
+    let link = |text: &str, own: &str, other: &str| {
+        let keys = format!(
+            "peer = {{ interface = \"eth1\", link_address = \"{other}\", own_link_address = \"{own}\","
+        );
+        text.replacen("peer = {", &keys, 1)
+    };
+    let (one, two) = (read("node-lb1.toml"), read("node-lb2.toml"));
+    std::fs::write(directory.path().join("pair.toml"), read("pair.toml")).expect("written");
+    std::fs::write(
+        directory.path().join("a.toml"),
+        link(&one, "10.1.0.2", "10.1.0.3"),
+    )
+    .expect("written");
+    let judged = |text: &str| {
+        std::fs::write(directory.path().join("b.toml"), text).expect("written");
+        checked_together(directory.path())
+    };
+    for wrong in [link(&two, "10.1.0.2", "10.1.0.3"), two.clone()] {
+        let text = judged(&wrong);
+        assert!(
+            text.contains("a.toml has other addresses on the peer link"),
+            "{text}"
+        );
+    }
+    let text = judged(&link(&two, "10.1.0.3", "10.1.0.2"));
+    assert!(text.ends_with("exit 0\n"), "{text}");
+}
+
+#[test]
+fn the_key_file_is_judged_where_the_machine_is_asked_and_never_printed() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let at = |name: &str| directory.path().join(name);
+    let read = |name: &str| std::fs::read_to_string(cases().join("valid").join(name)).expect("readable");
+    let named = format!("peer = {{ key_file = \"{}\",", at("pair.key").display());
+    let node = read("node.toml")
+        .replace("peer = {", &named)
+        .replace("\"eth0\"", "\"lo\"");
+    std::fs::write(at("node.toml"), node).expect("written");
+    let pair = read("pair.toml").replace("auth = \"none\"", "auth = \"hmac\"");
+    std::fs::write(at("pair.toml"), pair).expect("written");
+    let judged = |host: &[&str]| {
+        let args = ["check", "--node", "node.toml", "--pair", "pair.toml"];
+        transcript(&onearm(directory.path(), &[&args, host].concat()))
+    };
+    assert!(judged(&[]).ends_with("exit 0\n"), "{}", judged(&[]));
+    let text = judged(&["--host"]);
+    assert!(
+        text.contains("pair.key: error: cannot be read") && text.ends_with("exit 3\n"),
+        "{text}"
+    );
+    let key = at("pair.key");
+    let key = key.to_str().expect("a path");
+    assert!(
+        onearm(directory.path(), &["key", "new", "--out", key])
+            .status
+            .success()
+    );
+    let text = judged(&["--host"]);
+    assert!(text.contains("\nkey 1  ") && text.ends_with("exit 0\n"), "{text}");
+    std::fs::set_permissions(key, std::fs::Permissions::from_mode(0o644)).expect("permissions");
+    let text = judged(&["--host"]);
+    assert!(
+        text.contains("others may use it (mode 0644)") && text.contains("chmod 600"),
+        "{text}"
+    );
+    std::fs::set_permissions(key, std::fs::Permissions::from_mode(0o600)).expect("permissions");
+    let secret = std::fs::read_to_string(key)
+        .expect("the key")
+        .replace("key 1 ", "key 1 x");
+    std::fs::write(key, &secret).expect("written");
+    let text = judged(&["--host"]);
+    assert!(
+        text.contains("pair.key:5:7: error: key 1: not hexadecimal"),
+        "{text}"
+    );
+    let digits = secret.rsplit(' ').next().expect("digits").trim();
+    assert!(!text.contains(digits), "{text}");
+}
+
+#[test]
 fn the_json_report_says_the_same() {
     let directory = cases().join("b154-snat-overlap");
     let args = [

@@ -39,9 +39,11 @@ const PATTERNS: [(&str, u64); 3] = [
     ("four", ports::FOUR),
 ];
 /// How long a new flow lives: its ports are needed again.
-const IDLE: Duration = Duration::from_secs(3);
+const IDLE: Duration = Duration::from_secs(1);
 /// Measurements of each.
 const ROUNDS: usize = 3;
+/// Of new flows, before each of which those of the last must have ended.
+const NEW_ROUNDS: usize = 2;
 /// How many times less a packet must cost at 100,000 flows, and a new flow.
 const GOALS: (f64, f64) = (4.0, 5.0);
 
@@ -236,7 +238,7 @@ fn new_flows(
         for (count, port, _) in NEW {
             (template.ports, template.to.1) = (kind, port);
             let mut rounds = Vec::new();
-            for round in 0..ROUNDS {
+            for round in 0..NEW_ROUNDS {
                 // Addresses nobody had before.
                 template.base = Ipv4Addr::new(101, 64 + u8::try_from(round)?, 0, 0);
                 generator.restart(0);

@@ -542,7 +542,7 @@ impl Router {
     /// Says on every path what this node is, if that is due.
     pub(super) fn speak(&mut self, now: MonoTime) {
         if let Some(voice) = &mut self.voice
-            && now >= voice.due()
+            && voice.is_due(now)
         {
             voice.say(now, &self.election, self.election.role_kind());
         }

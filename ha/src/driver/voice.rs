@@ -5,6 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 use serde::{Deserialize, Serialize};
 
+use super::TURN_NANOS;
 use super::clock::ReceiveTimes;
 use super::datagrams::DatagramSocket;
 use super::reception::DATAGRAM_NANOS;
@@ -100,6 +101,7 @@ pub(super) struct Voice {
     /// In the order of [`Auth::paths`].
     paths: Vec<Path>,
     due: MonoTime,
+    period_nanos: u64,
     last: Option<Spoken>,
     /// What must not be said of this node's health at the moment.
     unsaid: Health,
@@ -121,6 +123,7 @@ impl Voice {
             peer: None,
             paths: closed(&auth),
             due: now,
+            period_nanos: DATAGRAM_NANOS,
             last: None,
             unsaid: Health::default(),
             counters: VoiceCounters::default(),
@@ -141,9 +144,19 @@ impl Voice {
         self.auth = auth;
     }
 
-    /// When the next datagram is due.
+    /// When the next datagram is due at the latest.
     pub(super) const fn due(&self) -> MonoTime {
         self.due
+    }
+
+    /// Whether to say something in the turn of `now`: the next one would be too late, or cost a waking of its own.
+    pub(super) fn is_due(&self, now: MonoTime) -> bool {
+        let early = if self.period_nanos >= 2 * TURN_NANOS {
+            TURN_NANOS
+        } else {
+            0
+        };
+        now.plus(early) >= self.due
     }
 
     /// Descriptors that wake the thread when a datagram arrives.
@@ -279,7 +292,8 @@ impl Voice {
 
     /// Sends a datagram on every path; whether one left.
     pub(super) fn say(&mut self, now: MonoTime, election: &Election, kind: Kind) -> bool {
-        self.due = now.plus(DATAGRAM_NANOS.min(election.settings().interval.as_nanos()));
+        self.period_nanos = DATAGRAM_NANOS.min(election.settings().interval.as_nanos());
+        self.due = now.plus(self.period_nanos);
         let mut left = false;
         for at in 0..self.paths.len() {
             let Spoken { word, key } = self.word(now, election, kind);

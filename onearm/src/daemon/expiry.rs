@@ -14,7 +14,7 @@ use super::clock;
 /// for it: new ones evict them. A pass over a table for a million flows takes 6 ms when it is empty, 50 ms when it is full.
 const PASS: Duration = Duration::from_secs(5);
 /// Slices of a pass.
-const SLICES: u32 = 50;
+const SLICES: u32 = 25;
 /// Buckets after which a slice lets others run: with flows, half a millisecond; 5 ms should all of them end at once.
 const BITE: u32 = 1_024;
 

@@ -12,7 +12,7 @@ const TESTS: &str = "target/vm/tests";
 /// Tests of how long something takes: an emulated processor is no measure.
 const BUDGETS: [&str; 1] = ["the_largest_configuration_is_applied_changed_and_applied_again"];
 /// One test program ends within this.
-const LIMIT: Duration = Duration::from_mins(15);
+const LIMIT: Duration = Duration::from_mins(30);
 
 pub(super) fn run(run: &mut Run) -> Result<()> {
     let lab = Lab::new()?;

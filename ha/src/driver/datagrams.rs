@@ -13,6 +13,8 @@ use crate::config::DatagramPath;
 
 /// Receive buffer, bytes of kernel memory: some hundred datagrams.
 const BUFFER: usize = 128 * 1024;
+/// Most errors one reading passes over; each is told before what has arrived.
+const MOST_ERRORS: usize = 1_024;
 
 /// A socket bound to one interface and connected to the peer's address: nobody else's datagrams arrive.
 #[derive(Debug)]
@@ -41,11 +43,11 @@ impl DatagramSocket {
     }
 
     /// # Errors
-    /// `EPERM` from a packet filter, `ENETUNREACH`, `ENODEV` and others of send(2). What the peer's kernel refused of an
-    /// earlier datagram is no error of this one.
+    /// `EPERM` from a packet filter, `ENETUNREACH`, `ENODEV` and others of send(2). What came of an earlier datagram is no
+    /// error of this one.
     pub(crate) fn send(&self, datagram: &[u8]) -> io::Result<()> {
         match self.0.send(datagram) {
-            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => self.0.send(datagram).map(drop),
+            Err(error) if is_told_by_icmp(&error) => self.0.send(datagram).map(drop),
             sent => sent.map(drop),
         }
     }
@@ -53,17 +55,87 @@ impl DatagramSocket {
     /// Reads what has arrived; `hear` gets each datagram with its wall-clock receive time.
     ///
     /// # Errors
-    /// Those of recvmsg(2), but for the peer's refusals.
-    pub(super) fn read(&self, hear: impl FnMut(&[u8], Option<TimeSpec>)) -> io::Result<()> {
-        match read_all(&self.0, hear) {
-            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => Ok(()),
-            read => read,
+    /// Those of recvmsg(2), but for what became of datagrams sent before.
+    pub(super) fn read(&self, mut hear: impl FnMut(&[u8], Option<TimeSpec>)) -> io::Result<()> {
+        for _ in 0..MOST_ERRORS {
+            match read_all(&self.0, &mut hear) {
+                Err(error) if is_told_by_icmp(&error) => {}
+                read => return read,
+            }
         }
+        Ok(())
     }
+}
+
+/// Whether an error tells what became of an earlier datagram. Everybody on the way can forge the ICMP message it comes from:
+/// such an error neither ends the socket nor hides what has arrived, and is gone once it was told.
+fn is_told_by_icmp(error: &io::Error) -> bool {
+    matches!(
+        error.raw_os_error(),
+        Some(
+            libc::ECONNREFUSED
+                | libc::EHOSTUNREACH
+                | libc::ENETUNREACH
+                | libc::EHOSTDOWN
+                | libc::ENONET
+                | libc::ENOPROTOOPT
+                | libc::EOPNOTSUPP
+                | libc::EMSGSIZE
+                | libc::EPROTO
+                | libc::EACCES
+        )
+    )
 }
 
 impl AsFd for DatagramSocket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{Ipv4Addr, UdpSocket};
+
+    use super::*;
+
+    #[test]
+    fn what_came_of_a_datagram_hides_none_that_has_arrived_and_stops_none_that_is_sent() {
+        let peer = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let free = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let (of_peer, own) = (peer.local_addr().unwrap(), free.local_addr().unwrap());
+        drop(free);
+        let path = DatagramPath {
+            ifname: "lo".into(),
+            own,
+            peer: of_peer,
+        };
+        let socket = DatagramSocket::open(&path).unwrap();
+        peer.send_to(b"one", own).unwrap();
+        drop(peer);
+        // Nobody is there any more: the kernel says so before it hands over what has arrived.
+        socket.send(b"refused").unwrap();
+        let mut heard = Vec::new();
+        socket.read(|datagram, _| heard.push(datagram.to_vec())).unwrap();
+        assert_eq!(heard, [b"one".to_vec()]);
+        socket.send(b"refused").unwrap();
+        socket.send(b"sent nevertheless").unwrap();
+    }
+
+    #[test]
+    fn errors_that_anybody_can_forge_are_told_from_those_of_the_node_itself() {
+        let is_told = |errno| is_told_by_icmp(&io::Error::from_raw_os_error(errno));
+        for errno in [libc::ECONNREFUSED, libc::EHOSTUNREACH, libc::ENOPROTOOPT] {
+            assert!(is_told(errno), "{errno}");
+        }
+        for errno in [
+            libc::ENODEV,
+            libc::ENXIO,
+            libc::EADDRNOTAVAIL,
+            libc::EPERM,
+            libc::EBADF,
+        ] {
+            assert!(!is_told(errno), "{errno}");
+        }
     }
 }

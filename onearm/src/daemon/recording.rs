@@ -53,11 +53,8 @@ impl Recording {
 
     /// Takes entries, the first of which is number `from` of its router.
     pub(crate) fn take(&mut self, from: u64, entries: Vec<Entry>) {
-        let missing = if from == 0 {
-            0
-        } else {
-            from.saturating_sub(self.next)
-        };
+        // A smaller number: the HA process, or its router, began anew.
+        let missing = from.checked_sub(self.next).unwrap_or(from);
         self.next = from + entries.len() as u64;
         let lost = self.lost + missing;
         let gap = (lost > 0).then_some(Entry::Gap { lost });
@@ -97,8 +94,11 @@ mod tests {
         recording.take(7, vec![entry()]);
         // The HA process began anew.
         recording.take(0, vec![entry()]);
+        // And again, and what it told first got lost.
+        recording.take(0, vec![entry(), entry()]);
+        recording.take(1, vec![entry()]);
         drop(recording);
-        let wanted = [1, 1, 1, 4, 1, 1]
+        let wanted = [1, 1, 1, 4, 1, 1, 1, 1, 1, 1]
             .map(|lost| format!("{{\"gap\":{{\"lost\":{lost}}}}}\n"))
             .concat();
         for _ in 0..1_000 {

@@ -1,7 +1,7 @@
 //! The two main processes tell each other which configuration they run, and the MACs of their legs: one UDP datagram a
 //! second between the nodes' own addresses on the leg of the adverts.
 //!
-//! Unauthenticated, as adverts are: a stranger who forges one can make an operator compare two files, and have what a
+//! Unauthenticated, whatever the adverts are: a stranger who forges one can make an operator compare two files, and have what a
 //! Standby receives by mistake on another leg relayed to a MAC of its own. It goes when the authenticated stream between
 //! the nodes exists.
 

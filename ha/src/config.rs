@@ -320,6 +320,14 @@ impl Config {
         nanos(self.main_silence)
     }
 
+    /// Whether the same hosts are asked under `other`, in the same rhythm.
+    pub(crate) fn asks_alike(&self, other: &Self) -> bool {
+        self.witness == other.witness
+            && self.neighbours == other.neighbours
+            && self.advert_interval == other.advert_interval
+            && self.listed().eq(other.listed())
+    }
+
     /// Whether `other` is the same router on the same leg, so that a running election can go on with it.
     pub(crate) fn same_router(&self, other: &Self) -> bool {
         let ends = |config: &Self| -> Vec<_> { config.wires().map(|(own, peer, _)| (own, peer)).collect() };
@@ -353,7 +361,7 @@ pub enum ConfigError {
     /// Too many legs.
     #[error("at most {MAX_OTHER_LEGS} legs are beside that of the adverts, not {0}")]
     OtherLegs(usize),
-    /// Priority 0 or 255.
+    /// Priority 0 to 2, or 255.
     #[error("a priority is 3 to 254, not {0}")]
     Priority(u8),
     /// Neither IPv4 nor IPv6 adverts.
@@ -532,6 +540,25 @@ pub(crate) mod tests {
             ..sample()
         };
         assert_eq!(config.errors(), [ConfigError::FirstListed]);
+    }
+
+    #[test]
+    fn other_hosts_to_ask_and_another_address_to_ask_for_are_noticed() {
+        let config = sample();
+        let other = |change: fn(&mut Config)| {
+            let mut other = sample();
+            change(&mut other);
+            other
+        };
+        assert!(config.asks_alike(&other(|other| other.priority = Priority::LEAST)));
+        for change in [
+            (|other| other.witness = Some(Ipv4Addr::new(192, 168, 100, 1).into())) as fn(&mut Config),
+            |other| other.neighbours.push(Ipv4Addr::new(192, 168, 100, 10).into()),
+            |other| other.advert_interval = Centiseconds::new(20).unwrap(),
+            |other| other.ipv4.as_mut().unwrap().announce = vec![Ipv4Addr::new(192, 168, 100, 101)],
+        ] {
+            assert!(!config.asks_alike(&other(change)));
+        }
     }
 
     #[test]

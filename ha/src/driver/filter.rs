@@ -1,7 +1,7 @@
 //! Classic BPF programs of the packet sockets.
 //!
 //! Adverts of the peer, and answers to this node's questions, have sockets of their own, so that a flood of ARP or of
-//! strangers' adverts cannot push them out of the buffer, nor wake anybody.
+//! strangers' adverts cannot push them out of the buffer, nor wake anybody. Answers wake the thread only while one is awaited.
 
 use std::net::{IpAddr, Ipv6Addr};
 

@@ -2,8 +2,8 @@
 //!
 //! Each turn reads the clock, *then* takes everything in (orders, leg, frames), then judges deadlines, then carries out.
 //! What is decided in a turn counts from the clock read at its beginning; a turn that stalls anywhere therefore ends by
-//! writing a lease that has already expired. Adverts of the peer, due deadlines and the end of the main process wake
-//! the thread; everything else is looked at in the turn that comes every 20 ms anyway.
+//! writing a lease that has already expired. Adverts and datagrams of the peer, awaited answers, due deadlines and the
+//! end of the main process wake the thread; everything else is looked at in the turn that comes every 20 ms anyway.
 
 mod carrier;
 pub(crate) mod clock;
@@ -166,7 +166,7 @@ impl<S: LeaseSink> Driver<S> {
             .map_or(now.plus(TURN_NANOS), |due| due.min(now.plus(TURN_NANOS)))
     }
 
-    /// Sleeps until `next`, an advert of the peer, or the end of the main process.
+    /// Sleeps until `next`, a message of the peer, an awaited answer, or the end of the main process.
     fn sleep(&self, timer: &TimerFd, next: MonoTime) -> Result<(), Error> {
         let nanos = next.as_nanos().max(1);
         let at = TimeSpec::new(

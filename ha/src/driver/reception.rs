@@ -66,6 +66,11 @@ impl Reception {
         self.witness.deadline()
     }
 
+    /// Whether an answer is to be read as soon as it comes.
+    pub(crate) fn awaits_answer(&self) -> bool {
+        self.witness.awaits_answer()
+    }
+
     /// What must not be told of this node's health at the moment: anything of the witness while its answer is waited for.
     pub(crate) fn in_doubt(&self) -> Health {
         if self.witness.verdict() == Verdict::Doubtful {

@@ -111,10 +111,9 @@ impl Router {
         if let (Some(voice), Some(auth)) = (&mut self.voice, &config.auth) {
             voice.reconfigure(auth.clone());
         }
-        let asked = |config: &Config| (config.witness, config.neighbours.clone(), config.advert_interval);
-        if asked(&self.config) != asked(&config) {
+        if !self.config.asks_alike(&config) {
             self.reception.restart(now, &config);
-            // The filter of the answers goes by the witness.
+            // The filter of the answers goes by whom is asked.
             self.sockets = None;
             self.view = Err(LegFault::Unknown);
         }
@@ -149,7 +148,11 @@ impl Router {
 
     /// Descriptors that wake the thread when a message of the peer arrives.
     pub(super) fn wakes(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        let adverts = self.sockets.iter().flat_map(LegSockets::wakes);
+        let awaits_answer = self.reception.awaits_answer();
+        let adverts = self
+            .sockets
+            .iter()
+            .flat_map(move |sockets| sockets.wakes(awaits_answer));
         adverts.chain(self.voice.iter().flat_map(Voice::wakes))
     }
 
@@ -291,7 +294,8 @@ impl Router {
         };
         match heard {
             Ok((src_mac, source, taken)) => {
-                if taken != Taken::Dropped && source == self.election.settings().peer {
+                // No code covers the Ethernet address: what is heard again may come from anybody's.
+                if taken.proves_its_sender() && source == self.election.settings().peer {
                     self.peer_mac = Some(src_mac);
                     self.neighbour.learn(now, src_mac);
                     self.compare_families(now, ipv6);

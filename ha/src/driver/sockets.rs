@@ -145,9 +145,12 @@ impl LegSockets {
         })
     }
 
-    /// To be polled: adverts of the peer and answers wake the thread, nothing else.
-    pub(super) fn wakes(&self) -> [BorrowedFd<'_>; 2] {
-        [&self.adverts, &self.answers].map(|of| of.socket.as_fd())
+    /// To be polled: adverts of the peer, and answers while one is awaited, wake the thread, nothing else. Everybody on the leg
+    /// can answer as often as he likes.
+    pub(super) fn wakes(&self, awaits_answer: bool) -> impl Iterator<Item = BorrowedFd<'_>> {
+        let answers = Some(&self.answers).filter(|_| awaits_answer);
+        let sockets = std::iter::once(&self.adverts).chain(answers);
+        sockets.map(|of| of.socket.as_fd())
     }
 
     /// Reads all sockets; the peer's adverts first.

@@ -71,6 +71,13 @@ pub(super) enum Taken {
     Dropped,
 }
 
+impl Taken {
+    /// Whether it is a message whose sender is known to be the peer, as far as messages tell.
+    pub(super) fn proves_its_sender(self) -> bool {
+        matches!(self, Self::Message(message) if message.proves_its_sender())
+    }
+}
+
 /// The peer as its authenticated messages show it, those that prove nothing left out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PeerVoice {

@@ -69,6 +69,11 @@ impl Witness {
         self.verdict
     }
 
+    /// Whether a question is open.
+    pub(super) const fn awaits_answer(&self) -> bool {
+        self.open > 0 && (self.is_there || self.doubted)
+    }
+
     /// When [`Self::ask`] may have something to ask.
     pub(super) fn deadline(&self) -> Option<MonoTime> {
         let next = (self.is_there || self.doubted).then_some(self.next_at);
@@ -204,7 +209,9 @@ mod tests {
             witness.peer_heard(at(50 * round - 1), 10 * MS);
             assert_eq!(witness.ask(at(50 * round - 1)), None);
             assert_eq!(witness.deadline(), Some(at(50 * round)));
+            assert!(!witness.awaits_answer(), "answers nobody asked for wake nobody");
             assert_eq!(witness.ask(at(50 * round)), alone);
+            assert!(witness.awaits_answer());
             witness.answered(at(50 * round));
         }
     }

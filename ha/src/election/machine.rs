@@ -48,7 +48,7 @@ enum Phase {
     Released,
     /// Asks whether anybody owns the addresses.
     Claiming { next_at: MonoTime, left: u8 },
-    /// PairMessage a worse owner and tells it to let go.
+    /// Hears a worse owner and tells it to let go.
     Preempting { next_at: MonoTime },
 }
 
@@ -476,12 +476,18 @@ impl Election {
             return false;
         }
         self.counters.adverts_received += 1;
-        self.peer_heard_at = Some(heard.at);
+        if heard.proves_its_sender() {
+            self.peer_heard_at = Some(heard.at);
+        }
         if !heard.same_addresses {
             self.counters.address_list_differed += 1;
             self.alarm(now, Alarm::AddressListDiffers);
         }
         self.take_word(now, heard);
+        if !heard.proves_its_sender() {
+            // Perhaps a recording of another life: neither its interval nor its priority is the peer's.
+            return true;
+        }
         if heard.kind == Kind::Release {
             self.counters.releases_received += 1;
             return true;

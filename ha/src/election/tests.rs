@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr};
 
 use super::*;
-use crate::auth::{Health, Kind};
+use crate::auth::{Freshness, Health, Kind};
 use crate::lease;
 use crate::units::{Centiseconds, MonoTime, Priority};
 
@@ -1061,4 +1061,89 @@ fn a_standby_with_all_legs_displaces_an_owner_without_and_no_other_unless_it_may
         bench.give(Input::OtherLegFailed);
         assert!(!preempts(&mut bench, 2) && !preempts(&mut bench, 100));
     }
+}
+
+/// A message of the peer that proves this much.
+fn word(bench: &Bench, kind: Kind, freshness: Freshness, epoch: u64) -> PairMessage {
+    PairMessage {
+        kind,
+        said: Some(Said {
+            freshness,
+            unheard_nanos: 0,
+            epoch,
+            health: Health::RECEIVES,
+            hears_twins: false,
+        }),
+        ..PairMessage::plain(bench.now, PEER, Priority::from_wire(100), interval(100))
+    }
+}
+
+#[test]
+fn what_the_peer_said_before_its_term_and_comes_late_by_another_path_is_no_release() {
+    let settings = Settings {
+        authenticated: true,
+        ..settings()
+    };
+    for (kind, epoch, took_over) in [
+        (Kind::Standby, 4, false),
+        (Kind::Idle, 4, false),
+        (Kind::Release, 4, false),
+        (Kind::Standby, 5, true),
+        (Kind::Release, 5, true),
+    ] {
+        let mut bench = Bench::standby(settings);
+        for (kind, epoch) in [(Kind::Owner, 5), (kind, epoch)] {
+            let heard = word(&bench, kind, Freshness::Proved, epoch);
+            bench.give(Input::Received(heard));
+        }
+        bench.pass(MS);
+        assert_eq!(
+            bench.machine.role() == Role::Active,
+            took_over,
+            "{kind:?} {epoch}"
+        );
+    }
+}
+
+#[test]
+fn a_recording_of_another_life_tells_neither_interval_nor_priority_nor_a_peer_that_is_there() {
+    let mut bench = Bench::standby(Settings {
+        authenticated: true,
+        ..settings()
+    });
+    let heard = PairMessage {
+        interval: interval(1000),
+        ..word(&bench, Kind::Owner, Freshness::Unproved, 5)
+    };
+    bench.give(Input::Received(heard));
+    let status = bench.machine.status();
+    assert_eq!(status.learned_interval_nanos, INTERVAL);
+    assert_eq!((status.peer_priority, status.peer_heard_at), (None, None));
+    let heard = word(&bench, Kind::Owner, Freshness::Known, 5);
+    bench.give(Input::Received(heard));
+    let status = bench.machine.status();
+    assert_eq!(status.peer_priority, Some(Priority::from_wire(100)));
+    assert_eq!(status.peer_heard_at, Some(bench.now));
+}
+
+#[test]
+fn a_cloned_node_takes_nothing_over_by_release_either_and_is_not_called_deaf() {
+    let mut bench = Bench::standby(Settings {
+        authenticated: true,
+        ..settings()
+    });
+    for kind in [Kind::Owner, Kind::Release] {
+        let mut heard = word(&bench, kind, Freshness::Proved, 5);
+        heard.said.as_mut().unwrap().hears_twins = true;
+        bench.give(Input::Received(heard));
+    }
+    bench.pass(2 * SECOND);
+    assert_eq!(bench.machine.role(), Role::Standby);
+    assert_eq!(bench.words(), ["alarm Cloned"]);
+    bench.pass(2 * SECOND);
+    assert_eq!(
+        bench.machine.role(),
+        Role::Active,
+        "the peer tells of no clone any more"
+    );
 }

@@ -297,7 +297,7 @@ impl PairMessage {
     }
 
     /// Whether its sender is known to be the peer, as far as messages tell.
-    pub(super) fn proves_its_sender(&self) -> bool {
+    pub(crate) fn proves_its_sender(&self) -> bool {
         self.said.is_none_or(|said| said.freshness != Freshness::Unproved)
     }
 }

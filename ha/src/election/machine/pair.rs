@@ -7,7 +7,7 @@ use super::{Alarm, Election, Event, Freshness, Health, Kind, MonoTime, PairMessa
 const PRESENT_NANOS: u64 = 500_000_000;
 /// Least silence of the leg after which an Active without a peer to take over counts as deaf. Nanoseconds.
 const DEAF_ALONE_NANOS: u64 = 1_000_000_000;
-/// A node does not claim for so long after its peer told of a clone of it. Nanoseconds.
+/// A node takes nothing over for so long after its peer told of a clone of it. Nanoseconds.
 const CLONE_NANOS: u64 = 3_000_000_000;
 
 impl Election {
@@ -186,7 +186,11 @@ impl Election {
             .minus(self.wait_nanos())
             .plus(self.learned_nanos + self.learned_nanos / 4);
         let hears = !self.reception_asked || self.leg_received_at >= missing_since;
-        let alone = self.cloned_at.is_none_or(|at| now.since(at) >= CLONE_NANOS);
-        hears && alone
+        hears && self.is_alone(now)
+    }
+
+    /// Whether no clone of this node is about.
+    pub(super) fn is_alone(&self, now: MonoTime) -> bool {
+        self.cloned_at.is_none_or(|at| now.since(at) >= CLONE_NANOS)
     }
 }

@@ -33,8 +33,10 @@ impl Election {
                 self.state = self.wait_after_release(now, heard, active_down_at);
                 return;
             }
-            // It owned, and owns no more: its release was lost.
-            Kind::Standby | Kind::Idle if peer_before == Some(Kind::Owner) => {
+            // It owned, and owns no more: its release was lost. What it said before its term may come later by a slower path.
+            Kind::Standby | Kind::Idle
+                if peer_before == Some(Kind::Owner) && !self.is_of_earlier_term(heard) =>
+            {
                 self.state = self.wait_after_release(now, heard, active_down_at);
                 return;
             }
@@ -89,6 +91,11 @@ impl Election {
         }
     }
 
+    /// Whether it was said before the newest term that this node knows of began.
+    fn is_of_earlier_term(&self, heard: &PairMessage) -> bool {
+        heard.said.is_some_and(|said| said.epoch < self.epoch_known)
+    }
+
     pub(super) fn wait_after_release(
         &self,
         now: MonoTime,
@@ -99,8 +106,9 @@ impl Election {
             .released_at
             .is_some_and(|at| now.since(at) < self.wait_nanos());
         let proved = heard.said.is_none_or(|said| said.freshness == Freshness::Proved);
-        if crossed || !proved {
-            // Two releases crossed, and each would take the other's word; or it may have been on its way for long. Ask first.
+        if crossed || !proved || self.is_of_earlier_term(heard) {
+            // Two releases crossed, and each would take the other's word; or it may have been on its way for long, even while
+            // the peer took over again. Ask first.
             let phase = Phase::Claiming {
                 next_at: now,
                 left: CLAIMS,
@@ -148,7 +156,9 @@ impl Election {
             Phase::Released => {
                 if now > active_down_at.plus(half) {
                     self.oversleep(now);
-                } else if now >= active_down_at && !self.receives(now, self.wait_nanos()) {
+                } else if now >= active_down_at
+                    && !(self.receives(now, self.wait_nanos()) && self.is_alone(now))
+                {
                     self.hold_back(now);
                 } else if now >= active_down_at {
                     self.become_active(now, Event::PeerReleased);
@@ -226,10 +236,12 @@ impl Election {
         self.state = self.fresh_wait(now);
     }
 
-    /// The wait is over, but this node would serve nobody: looks again in half an interval.
+    /// The wait is over, but this node would serve nobody, or own beside a clone of it: looks again in half an interval.
     pub(super) fn hold_back(&mut self, now: MonoTime) {
-        self.counters.deaf += 1;
-        self.alarm(now, Alarm::Deaf);
+        if self.is_alone(now) {
+            self.counters.deaf += 1;
+            self.alarm(now, Alarm::Deaf);
+        }
         self.state = State::Standby {
             active_down_at: now.plus(self.learned_nanos),
             phase: Phase::Waiting,

@@ -98,6 +98,7 @@ pub fn run<S: LeaseSink>(
         counters: DriverCounters::default(),
         turned_at: now,
         state_at: now,
+        peer_owns: false,
         news: false,
         exit: None,
     };
@@ -129,6 +130,8 @@ struct Driver<S> {
     turned_at: MonoTime,
     /// When the next state is due.
     state_at: MonoTime,
+    /// As told last.
+    peer_owns: bool,
     /// Something changed that the main process should see now.
     news: bool,
     exit: Option<Exit>,
@@ -301,6 +304,11 @@ impl<S: LeaseSink> Driver<S> {
     }
 
     fn report(&mut self, now: MonoTime) {
+        let peer_owns = self
+            .router
+            .as_ref()
+            .is_some_and(|router| router.election.peer_owns());
+        self.news |= std::mem::replace(&mut self.peer_owns, peer_owns) != peer_owns;
         if self.news || now >= self.state_at {
             self.news = false;
             self.state_at = now.plus(STATE_NANOS);

@@ -236,6 +236,7 @@ impl Router {
         let Some(sockets) = self.sockets.take() else {
             return;
         };
+        let mut received_at = None;
         let result = sockets.read(|source, frame, stamp| {
             // A receive time later than `now` belongs to a frame that came in during this very turn.
             let at = times.of(stamp).min(now);
@@ -243,7 +244,7 @@ impl Router {
                 .mac
                 .is_none_or(|own| !frame.get(6..).is_some_and(|rest| rest.starts_with(&own.0)))
             {
-                self.election.handle(now, Input::LegReceived(at));
+                received_at = received_at.max(Some(at));
             }
             match source {
                 Heard::PeerAdvert => self.hear_advert(now, at, frame),
@@ -251,6 +252,9 @@ impl Router {
                 Heard::Other => self.hear_other(now, at, frame),
             }
         });
+        if let Some(at) = received_at {
+            self.election.handle(now, Input::LegReceived(at));
+        }
         if result.is_err() {
             counters.read_errors += 1;
             self.leg.doubt();

@@ -230,11 +230,24 @@ impl Election {
             send_failing: self.send_failing,
             priority: self.priority(),
             peer_priority: self.peer_priority,
+            peer_owns: self.peer_owns(),
             peer_heard_at: self.peer_heard_at,
             learned_interval_nanos: self.learned_nanos,
             lease_deadline: self.lease_deadline,
             epoch: self.epoch_said(self.role_kind()),
         }
+    }
+
+    /// Whether the peer said last that it owns the addresses. Without authentication everything but a question or a release
+    /// looks like that.
+    pub fn peer_owns(&self) -> bool {
+        if self.settings.authenticated
+            && let Some(peer) = self.peer
+        {
+            return peer.kind == Kind::Owner;
+        }
+        self.peer_priority
+            .is_some_and(|priority| priority > Priority::CLAIM)
     }
 
     /// The next thing to be done.

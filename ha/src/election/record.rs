@@ -67,6 +67,8 @@ pub struct ElectionStatus {
     pub priority: Priority,
     /// Priority of the peer's last advert.
     pub peer_priority: Option<Priority>,
+    /// The peer said last that it owns the addresses, or without authentication seemed to.
+    pub peer_owns: bool,
     /// When the peer was last heard.
     pub peer_heard_at: Option<MonoTime>,
     /// Interval the Standby goes by: the peer's, clamped. Nanoseconds.

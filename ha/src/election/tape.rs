@@ -92,6 +92,11 @@ pub enum Replayed {
 }
 
 impl Replay {
+    /// Changes of role that were made and that the recording, at its end, has not told.
+    pub fn end(self) -> Vec<Transition> {
+        self.pending.into()
+    }
+
     /// The next entry.
     pub fn play(&mut self, entry: &Entry) -> Replayed {
         match entry {

@@ -53,6 +53,13 @@ impl Guardian {
         })
     }
 
+    /// Takes the settings of another one; what the HA process said last stays.
+    pub fn replace(&mut self, other: Self) {
+        let last = self.last;
+        *self = other;
+        self.last = self.last.or(last);
+    }
+
     /// What the HA process said last, of [`super::HaState::last_word`].
     pub fn note(&mut self, last: Spoken) {
         self.last = Some(last);

@@ -39,10 +39,9 @@ struct Shown {
     line: u64,
     /// Since the part began.
     at_ms: f64,
-    recorded: Transition,
-    /// It was made again as recorded.
-    same: bool,
-    /// Otherwise what was made instead, if anything was.
+    /// As the recording has it.
+    recorded: Option<Transition>,
+    /// As it was made again.
     made: Option<Transition>,
 }
 
@@ -59,11 +58,18 @@ pub(super) fn run(args: &ReplayArgs) -> Result<Exit, Failure> {
     let mut began = MonoTime::ZERO;
     for (line, number) in BufReader::new(file).lines().zip(1..) {
         let line = line.map_err(unread)?;
-        let entry: Entry = serde_json::from_str(&line).map_err(|source| Failure::NoRecording {
-            file: name.to_string(),
-            line: number,
-            source,
-        })?;
+        let entry = match serde_json::from_str(&line) {
+            Ok(entry) => entry,
+            // Torn: the daemon was killed, or the disk full, while it was written.
+            Err(_) if report.parts > 0 => Entry::Gap { lost: 1 },
+            Err(source) => {
+                return Err(Failure::NoRecording {
+                    file: name.to_string(),
+                    line: number,
+                    source,
+                });
+            }
+        };
         report.entries += 1;
         let played = replay.play(&entry);
         match &entry {
@@ -77,22 +83,30 @@ pub(super) fn run(args: &ReplayArgs) -> Result<Exit, Failure> {
         if args.all && !args.json {
             output::print(&told(number, began, &entry, &played))?;
         }
-        let shown = |recorded, same, made| Shown {
+        let shown = |at: Transition, recorded, made| Shown {
             line: number,
-            at_ms: since(began, recorded),
+            at_ms: since(began, at),
             recorded,
-            same,
             made,
         };
         match played {
-            Replayed::Same(recorded) => report.transitions.push(shown(recorded, true, None)),
+            Replayed::Same(both) => report.transitions.push(shown(both, Some(both), Some(both))),
             Replayed::Differs { recorded, made } => {
                 report.differences += 1;
-                report.transitions.push(shown(recorded, false, made));
+                report.transitions.push(shown(recorded, Some(recorded), made));
             }
             Replayed::Skipped => report.skipped += 1,
             Replayed::Quiet | Replayed::Did(_) => {}
         }
+    }
+    for made in replay.end() {
+        report.differences += 1;
+        report.transitions.push(Shown {
+            line: report.entries,
+            at_ms: since(began, made),
+            recorded: None,
+            made: Some(made),
+        });
     }
     if args.json {
         output::json(&report)?;
@@ -132,27 +146,34 @@ fn told(line: u64, began: MonoTime, entry: &Entry, played: &Replayed) -> String 
 
 fn summary(report: &Report, all: bool) -> String {
     let mut text = String::new();
-    for shown in report.transitions.iter().filter(|shown| !all || !shown.same) {
+    let line = |text: &mut String, what: &str, at_ms: f64, of: Transition| {
         let Transition {
             prev,
             next,
             event,
             epoch,
             ..
-        } = shown.recorded;
+        } = of;
+        // Writing to a string never fails.
         let _ignored = writeln!(
             text,
-            "{:>12.3} ms  {prev} → {next}  {event:?}, epoch {epoch}",
-            shown.at_ms
+            "{at_ms:>12.3} ms  {prev} → {next}  {event:?}, epoch {epoch}{what}"
         );
-        match shown.made {
-            _ if shown.same => {}
-            None => text.push_str("                 NOT made again\n"),
-            Some(made) => {
-                let Transition {
-                    prev, next, event, ..
-                } = made;
-                let _ignored = writeln!(text, "                 made again as {prev} → {next}  {event:?}");
+    };
+    for shown in &report.transitions {
+        match (shown.recorded, shown.made) {
+            (Some(recorded), made) if made == Some(recorded) => {
+                if !all {
+                    line(&mut text, "", shown.at_ms, recorded);
+                }
+            }
+            (recorded, made) => {
+                if let Some(recorded) = recorded {
+                    line(&mut text, "  (recorded)", shown.at_ms, recorded);
+                }
+                if let Some(made) = made {
+                    line(&mut text, "  (made now)", shown.at_ms, made);
+                }
             }
         }
     }

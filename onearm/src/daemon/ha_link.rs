@@ -204,7 +204,8 @@ impl HaLink {
     /// When it takes no orders, or the leg cannot be opened.
     pub(crate) fn configure(&mut self, config: Config) -> anyhow::Result<()> {
         // Before the process, so that a release never comes from an address the peer no longer knows.
-        *lock(&self.guardian) = Guardian::prepare(&config)?;
+        let prepared = Guardian::prepare(&config)?;
+        lock(&self.guardian).replace(prepared);
         self.end
             .send(&ToHa::Configure(Box::new(config.clone())), PATIENCE)?;
         self.config = Some(config);

@@ -2,7 +2,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufWriter, Write as _};
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::path::Path;
 use std::sync::mpsc::{self, Receiver, SyncSender};
 use std::thread;
@@ -30,10 +30,12 @@ impl Recording {
     pub(crate) fn open(path: &Path) -> anyhow::Result<Self> {
         let file = OpenOptions::new()
             .append(true)
+            .read(true)
             .create(true)
             .mode(0o600)
             .open(path)
             .with_context(|| format!("cannot record into {}", path.display()))?;
+        end_last_line(&file).with_context(|| format!("cannot record into {}", path.display()))?;
         let (lines, waiting) = mpsc::sync_channel(BATCHES);
         let name = path.display().to_string();
         thread::Builder::new()
@@ -67,6 +69,20 @@ impl Recording {
     }
 }
 
+/// What the daemon was killed in the middle of stays a line of its own.
+fn end_last_line(mut file: &File) -> io::Result<()> {
+    let length = file.metadata()?.len();
+    let mut last = [b'\n'];
+    if length > 0 {
+        file.read_exact_at(&mut last, length - 1)?;
+    }
+    if last == [b'\n'] {
+        Ok(())
+    } else {
+        file.write_all(b"\n")
+    }
+}
+
 fn write(file: File, waiting: &Receiver<Vec<Entry>>) -> io::Result<()> {
     let mut file = BufWriter::new(file);
     while let Ok(batch) = waiting.recv() {
@@ -87,6 +103,7 @@ mod tests {
     fn what_got_lost_on_the_way_is_a_gap_in_the_file() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("recording");
+        std::fs::write(&path, "{\"gap\":{\"los").unwrap();
         let mut recording = Recording::open(&path).unwrap();
         let entry = || Entry::Gap { lost: 1 };
         recording.take(0, vec![entry(), entry()]);
@@ -101,6 +118,7 @@ mod tests {
         let wanted = [1, 1, 1, 4, 1, 1, 1, 1, 1, 1]
             .map(|lost| format!("{{\"gap\":{{\"lost\":{lost}}}}}\n"))
             .concat();
+        let wanted = format!("{{\"gap\":{{\"los\n{wanted}");
         for _ in 0..1_000 {
             if std::fs::read_to_string(&path).unwrap() == wanted {
                 return;

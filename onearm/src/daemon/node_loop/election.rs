@@ -197,13 +197,10 @@ impl Running {
             epochs.know(election.epoch);
         }
         let peer_mac = state.peer_mac.map(|mac| mac.0);
-        let peer_owns = election
-            .peer_priority
-            .is_some_and(|p| p.get() > onearm_ha::units::Priority::CLAIM.get());
         let heard_ns = election.peer_heard_at.map(onearm_ha::units::MonoTime::as_nanos);
         let fresh = heard_ns
             .is_some_and(|at| state.at.as_nanos().saturating_sub(at) < 4 * election.learned_interval_nanos);
-        let peer_is_active = role == NodeState::Standby && peer_owns && fresh;
+        let peer_is_active = role == NodeState::Standby && election.peer_owns && fresh;
         {
             let mut facts = self.node.board.facts();
             facts.state = role;

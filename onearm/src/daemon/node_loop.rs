@@ -16,10 +16,11 @@ use onearm_netcfg::Event as KernelEvent;
 use sd_notify::NotifyState;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, watch};
+use tokio::task::JoinHandle;
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval, sleep_until};
 
-use crate::config::Loaded;
 use crate::config::limits::HELLO_PORT;
+use crate::config::{Loaded, Refused};
 use crate::control::Severity;
 
 pub(crate) use reload::Files;
@@ -73,6 +74,10 @@ struct Running {
     /// Faults of legs beside that of the adverts, by interface.
     other_faults: Vec<(String, LegFault)>,
     recording: Option<Recording>,
+    /// Both files are being read again.
+    reading: Option<JoinHandle<Result<Loaded, Refused>>>,
+    /// And once more after that.
+    read_again: bool,
     /// Where the election is authenticated.
     auth: Option<Authentication>,
     /// Where the election is authenticated.
@@ -126,6 +131,8 @@ pub(crate) async fn run(
         terms: 0,
         other_faults: Vec::new(),
         recording,
+        reading: None,
+        read_again: false,
         epochs,
         auth,
         refusals: Refusals::default(),
@@ -140,7 +147,8 @@ pub(crate) async fn run(
         tokio::select! {
             _ = terminate.recv() => break,
             _ = interrupt.recv() => break,
-            Some(()) = hangup.recv() => running.reload().await,
+            Some(()) = hangup.recv() => running.reload(),
+            read = reload::read(&mut running.reading) => running.have_read(read).await,
             news = news(&mut running.ha) => running.news(news).await,
             changed = picture.changed() => {
                 changed.context("nobody watches the kernel any more")?;

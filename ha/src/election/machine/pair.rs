@@ -54,7 +54,8 @@ impl Election {
         if !said.health.has(Health::RECEIVES) {
             return None;
         }
-        if said.hears_twins && said.freshness == Freshness::Proved {
+        // Not to one that takes no part: then nobody would own.
+        if said.hears_twins && said.freshness == Freshness::Proved && heard.kind != Kind::Idle {
             return Some(Event::Cloned);
         }
         match heard.kind {

@@ -63,6 +63,14 @@ impl Running {
                 return;
             }
         };
+        let witness = loaded.pair.ha.witness.filter(|_| config.witness.is_none());
+        let unasked = witness.map(|witness| {
+            format!(
+                "ha.witness {witness} is in no network of {}: it is not asked",
+                config.ifname
+            )
+        });
+        self.node.board.warn("witness", unasked.into_iter().collect());
         if let Some((ha, _)) = &mut self.ha {
             let owned = plan::owned(&loaded.node, &loaded.pair, &picture);
             if ha.has(&config) && ha.owns(&owned) {

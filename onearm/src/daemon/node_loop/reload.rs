@@ -1,9 +1,12 @@
 //! SIGHUP: the files are read again, and what can change while the node runs is taken.
 
+use std::future::pending;
 use std::path::PathBuf;
 
+use tokio::task::{JoinError, JoinHandle, spawn_blocking};
+
 use super::Running;
-use crate::config::{self, Loaded};
+use crate::config::{self, Loaded, Refused};
 use crate::control::Severity;
 use crate::daemon::authentication::{self, Authentication};
 
@@ -16,12 +19,35 @@ pub(crate) struct Files {
     pub(crate) pair: PathBuf,
 }
 
+/// What came of reading them again.
+pub(super) type Read = Result<Result<Loaded, Refused>, JoinError>;
+
+/// Waits until they are read; for ever if they are not being read. Cancel-safe: the reading goes on.
+pub(super) async fn read(reading: &mut Option<JoinHandle<Result<Loaded, Refused>>>) -> Read {
+    match reading {
+        Some(reading) => reading.await,
+        None => pending().await,
+    }
+}
+
 impl Running {
-    /// Takes other keys of the same pair and another `ha.rollout`; says what else needs a restart.
-    pub(super) async fn reload(&mut self) {
+    /// Reads the files again; what is read is taken when it is there. They may lie on a disk that hangs.
+    pub(super) fn reload(&mut self) {
+        if self.reading.is_some() {
+            self.read_again = true;
+            return;
+        }
         let Files { node, pair } = self.files.clone();
-        // The files may lie on a disk that hangs.
-        let read = tokio::task::spawn_blocking(move || config::load(&node, &pair)).await;
+        self.reading = Some(spawn_blocking(move || config::load(&node, &pair)));
+    }
+
+    /// Takes other keys of the same pair and another `ha.rollout`; says what else needs a restart.
+    pub(super) async fn have_read(&mut self, read: Read) {
+        self.reading = None;
+        if std::mem::take(&mut self.read_again) {
+            self.reload();
+            return;
+        }
         match read {
             Ok(Ok(loaded)) => self.take(loaded).await,
             Ok(Err(refused)) => self.not_reloaded(

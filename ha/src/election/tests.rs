@@ -314,7 +314,7 @@ fn every_state_and_input_has_its_answer() {
         ("initialize", "owner answers", Initialize, &[]),
         ("waiting", "owner answers", Standby, &[]),
         ("released", "owner answers", Standby, &[]),
-        ("claiming", "owner answers", Standby, &["alarm AdvertsLost"]),
+        ("claiming", "owner answers", Standby, &[]),
         ("preempting", "owner answers", Standby, &[]),
         ("active", "owner answers", Active, &[]),
         ("initialize", "health", Initialize, &[]),
@@ -924,8 +924,13 @@ fn a_silent_main_process_keeps_the_node_out_until_it_speaks() {
 }
 
 #[test]
-fn an_answer_for_an_owned_address_holds_a_claim_unless_it_is_older_than_the_claim() {
-    let mut bench = bench_in("claiming");
+fn an_answer_for_an_owned_address_holds_an_authenticated_claim_unless_it_is_older_than_the_claim() {
+    let mut bench = Bench::standby(Settings {
+        authenticated: true,
+        ..settings()
+    });
+    bench.pass(SECOND - INTERVAL / 2);
+    bench.take();
     let asked_at = bench.now;
     bench.give(Input::OwnerAnswered(asked_at.minus(1)));
     assert_eq!(bench.words(), [""; 0]);
@@ -938,6 +943,16 @@ fn an_answer_for_an_owned_address_holds_a_claim_unless_it_is_older_than_the_clai
     assert_eq!(bench.machine.role(), Role::Standby, "it waits anew");
     // Nobody answers any more.
     bench.pass(4 * INTERVAL);
+    assert_eq!(bench.machine.role(), Role::Active);
+}
+
+#[test]
+fn a_plain_router_that_answers_for_what_it_has_given_up_holds_nobody() {
+    let mut bench = bench_in("claiming");
+    bench.pass(1);
+    bench.give(Input::OwnerAnswered(bench.now));
+    assert_eq!(bench.machine.counters().owner_answered, 1);
+    bench.pass(INTERVAL / 2);
     assert_eq!(bench.machine.role(), Role::Active);
 }
 

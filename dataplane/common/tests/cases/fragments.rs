@@ -173,6 +173,11 @@ fn early_elsewhere<E: Engine>(e: &mut E) {
 /// Nobody fills user space with fragments, nor asks it from outside.
 fn flood<E: Engine>(e: &mut E) {
     let request = udp_talk().request(Body::Udp(true)).payload(&[3; 2_000]);
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "the programs go by the kernel's clock, and a slow machine takes its time"
+    )]
+    let begun = std::time::Instant::now();
     let kept = (0..2_000)
         .filter(|id| {
             e.run(&fragments(&unfragmented(&request.build(), *id), *id, 1_480)[1])
@@ -180,7 +185,8 @@ fn flood<E: Engine>(e: &mut E) {
                 == Pass
         })
         .count() as u64;
-    assert!((300..=1_500).contains(&kept), "{kept} of 2,000");
+    let most = 1_500 + 1_000 * begun.elapsed().as_secs();
+    assert!((300..=most).contains(&kept), "{kept} of 2,000");
     assert_eq!(e.counter(Counter::FragmentKept), kept);
     assert_eq!(e.counter(Counter::HelpLimited), 2_000 - kept);
     assert!(e.entries().is_empty());

@@ -69,20 +69,19 @@ impl Election {
     }
 
     /// While this node asks for the addresses, the peer answers for one of them. The lease that its last advert gave it has
-    /// ended: it has one that adverts gave it which were not heard here.
+    /// ended: it has one that adverts gave it which were not heard here. A plain VRRP router may do so for an address it has
+    /// given up: its kernel answers for what is on any interface, and on one that is down.
     pub(super) fn hear_owner_answer(&mut self, now: MonoTime, at: MonoTime, active_down_at: MonoTime) {
         if at < self.claim_at(active_down_at) {
             return;
         }
         self.counters.owner_answered += 1;
+        if !self.settings.authenticated {
+            return;
+        }
         self.alarm(now, Alarm::AdvertsLost);
-        let until = if self.settings.authenticated {
-            // Everybody on the leg can answer in the peer's name.
-            self.held_by_unproved(now)
-        } else {
-            Some(at.plus(self.wait_nanos()))
-        };
-        if let Some(until) = until {
+        // Everybody on the leg can answer in the peer's name.
+        if let Some(until) = self.held_by_unproved(now) {
             self.counters.claims_lost += 1;
             self.state = State::Standby {
                 active_down_at: at.plus(self.wait_nanos()).min(until),

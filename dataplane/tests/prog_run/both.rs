@@ -16,8 +16,10 @@ use crate::{
     support::{Engine, Setup, Verdict, setup::IFINDEX},
 };
 use onearm_dataplane_common::{
+    addr::Addr4,
     counter::{COUNTERS, Counter},
     flow::FlowEntry,
+    fragment::identification,
     help,
     maps::TICK_SHIFT,
     tables::tick,
@@ -26,6 +28,8 @@ use std::{collections::HashMap, time::Duration};
 
 /// Frames shorter than an Ethernet header never get to a program.
 const SHORTEST: usize = 14;
+/// Addresses of an IPv4 packet in an untagged frame.
+const ENDS: std::ops::Range<usize> = 26..34;
 /// Whether a test run of the egress gate takes a frame: in one page, something behind the Ethernet header, and of IP the whole
 /// header (net/bpf/test_run.c, `bpf_prog_test_run_skb`).
 fn gate_takes(frame: &[u8]) -> bool {
@@ -202,6 +206,20 @@ impl<'k> Both<'k> {
         host.incarnation.set(self.kernel.incarnation());
     }
 
+    /// By chance another server got the packet, and so another counter of identifications went on. `ids`: as they were before.
+    fn count_as_kernel(&self, ids: HashMap<u32, u64>, kernel: &[u8], user: &[u8]) {
+        let host = &self.judge.host;
+        let counted = *host.fragment_ids.borrow() != ids;
+        if let (true, Some(ends)) = (counted, kernel.get(ENDS))
+            && user.get(ENDS) != Some(ends)
+        {
+            *host.fragment_ids.borrow_mut() = ids;
+            let [from, to] =
+                [&ends[..4], &ends[4..]].map(|end| u32::from_ne_bytes(end.try_into().expect("four bytes")));
+            identification::<Addr4, _>(host, from, to);
+        }
+    }
+
     fn arrive(&mut self, ifindex: u32, frame: &[u8], note: u32) -> Step {
         if ifindex != IFINDEX || frame.len() < SHORTEST {
             return Ok(());
@@ -210,6 +228,7 @@ impl<'k> Both<'k> {
         let before = self.judge.host.entries();
         let counted = (counters(self.kernel), counters(&self.judge.host));
         let drawn = self.judge.host.drawn.get();
+        let ids = self.judge.host.fragment_ids.borrow().clone();
         self.judge.host.now = now();
         let began = self.judge.host.now;
         let node = (&self.judge.host, self.judge.leased, &before[..]);
@@ -234,6 +253,7 @@ impl<'k> Both<'k> {
         let by_chance = self.judge.host.drawn.get() != drawn;
         let outcome = if by_chance {
             self.copy_from_kernel();
+            self.count_as_kernel(ids, &kernel.1, &out);
             self.holds(&want, (ifindex, frame, note), &before, &kernel, &moved.0)
         } else {
             self.is_same(&kernel, &(verdict, out), &moved)

@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 
+use super::voice::DATAGRAM_NANOS;
 use super::witness::{Question, Verdict, Witness};
 use crate::auth::{Health, Kind};
 use crate::config::Config;
@@ -10,9 +11,6 @@ use crate::units::MonoTime;
 use crate::wire::Mac;
 use crate::wire::arp::Arp;
 use crate::wire::ndp::Message;
-
-/// Longest time between two HA datagrams on the leg. Nanoseconds.
-pub(super) const DATAGRAM_NANOS: u64 = 50_000_000;
 
 /// What this node knows of its own hearing.
 #[derive(Clone, Debug)]
@@ -114,12 +112,13 @@ impl Reception {
         if let Some((host, at)) = self.answered.filter(|_| !to_all) {
             return question(config, mac, host, Some(at)).into_iter().collect();
         }
-        let others = config.neighbours.iter().copied().chain(config.peers());
-        let all = config.witness.into_iter().chain(others.filter(|_| to_all));
-        let first = config.witnesses().filter(|_| !to_all && config.witness.is_none());
-        all.chain(first)
-            .filter_map(|host| question(config, mac, host, None))
-            .collect()
+        let ask = |host| question(config, mac, host, None);
+        if to_all {
+            let others = config.neighbours.iter().copied().chain(config.peers());
+            config.witness.into_iter().chain(others).filter_map(ask).collect()
+        } else {
+            config.witnesses().filter_map(ask).collect()
+        }
     }
 
     /// Tells the election what this node can do; `legs`: every leg is usable. Whether the peer is to hear of it at once.
@@ -162,18 +161,17 @@ impl Reception {
             return;
         }
         self.compared = peer;
-        match (election.role(), peer) {
-            (Role::Standby, Some((Kind::Owner, health))) if !health.has(self.health) => {
-                self.witness.doubt(now);
-                self.owes_word = true;
-            }
-            _ => {}
+        if let (Role::Standby, Some((Kind::Owner, health))) = (election.role(), peer)
+            && !health.has(self.health)
+        {
+            self.witness.doubt(now);
+            self.owes_word = true;
         }
     }
 }
 
-/// The frame that asks for `host`, which was last seen at `at`.
-fn question(config: &Config, mac: Mac, host: IpAddr, at: Option<Mac>) -> Option<Vec<u8>> {
+/// The frame that asks for `host`, which was last seen at `at`; `None` if the adverts have no wire of its family.
+pub(super) fn question(config: &Config, mac: Mac, host: IpAddr, at: Option<Mac>) -> Option<Vec<u8>> {
     match host {
         IpAddr::V4(host) => {
             let own = config.ipv4.as_ref()?.address;

@@ -1,5 +1,7 @@
 //! One virtual router on its leg: the machines, the sockets, and what is carried out between them.
 
+mod hearing;
+
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
@@ -20,16 +22,11 @@ use crate::config::{Config, Transport, Wire};
 use crate::election::{Alarm, Election, Input, LegFault, Output, PairMessage};
 use crate::error::Error;
 use crate::process::{RECORDED_PER_MESSAGE, ToMain};
-use crate::units::{Centiseconds, MonoTime, Priority, Vrid};
-use crate::wire::advert::{ReceivedAdvert, parse_frame, virtual_link_local};
+use crate::units::{Centiseconds, MonoTime, Priority};
 use crate::wire::arp::{Arp, Form};
-use crate::wire::frame::{ETHERTYPE_ARP, Ethernet};
-use crate::wire::ipv6::{ETHERTYPE_IPV6, IPV6_LEN, PROTOCOL_ICMPV6};
-use crate::wire::ndp::{Kind, Message};
-use crate::wire::{Address, Mac, ParseError};
-
-/// One family may be silent for so long, or for ten intervals, while the other is heard. Nanoseconds.
-const FAMILY_PATIENCE_NANOS: u64 = 3_000_000_000;
+use crate::wire::ndp::Message;
+use crate::wire::{Address, Mac};
+use hearing::hear;
 
 /// Everything that belongs to one configuration of one leg.
 #[derive(Debug)]
@@ -287,83 +284,14 @@ impl Router {
         }
     }
 
-    fn hear_advert(&mut self, now: MonoTime, at: MonoTime, frame: &[u8]) {
-        let config = &self.config;
-        let ipv6 = Ethernet::parse(frame).is_ok_and(|ethernet| ethernet.ethertype == ETHERTYPE_IPV6);
-        let voice = &mut self.voice;
-        let heard = if ipv6 {
-            understand(config, voice, config.ipv6.as_ref(), (now, at), frame)
-        } else {
-            understand(config, voice, config.ipv4.as_ref(), (now, at), frame)
-        };
-        match heard {
-            Ok((src_mac, source, taken)) => {
-                // No code covers the Ethernet address: what is heard again may come from anybody's.
-                if taken.proves_its_sender() && source == self.election.settings().peer {
-                    self.peer_mac = Some(src_mac);
-                    self.neighbour.learn(now, src_mac);
-                    self.compare_families(now, ipv6);
-                    self.reception.peer_heard(at, &self.config, &self.election);
-                }
-                hear(&mut self.election, now, taken);
-            }
-            Err(Unused::Spoiled(error)) => self.wire.count(error),
-            Err(Unused::Misdirected) => self.wire.misdirected += 1,
-            Err(Unused::OtherRouter) => self.wire.other_vrid += 1,
-        }
-    }
-
-    /// The peer was heard in one family; it should be heard in both where there are two.
-    fn compare_families(&mut self, now: MonoTime, ipv6: bool) {
-        let interval = self.election.status().learned_interval_nanos;
-        let patience = interval.saturating_mul(10).max(FAMILY_PATIENCE_NANOS);
-        if self.config.ipv4.is_some() && self.config.ipv6.is_some() && self.families.hear(now, ipv6, patience)
-        {
-            self.alarms.push(Alarm::FamilySilent { ipv6: !ipv6 });
-        }
-    }
-
-    fn hear_other(&mut self, now: MonoTime, at: MonoTime, frame: &[u8]) {
-        match Ethernet::parse(frame) {
-            Ok(Ethernet {
-                ethertype: ETHERTYPE_ARP,
-                ..
-            }) => self.hear_arp(now, frame),
-            Ok(Ethernet {
-                ethertype: ETHERTYPE_IPV6,
-                payload,
-                ..
-            }) if payload.len() >= IPV6_LEN && payload[6] == PROTOCOL_ICMPV6 => {
-                self.hear_neighbour(now, frame);
-            }
-            Ok(_) => self.hear_advert(now, at, frame),
-            Err(error) => self.wire.count(error),
-        }
-    }
-
-    /// The witness answers, or whoever has an address of the pair's.
-    fn hear_answer(&mut self, now: MonoTime, at: MonoTime, frame: &[u8]) {
-        let answer = if let Ok(arp) = Arp::parse_frame(frame) {
-            Some((IpAddr::V4(arp.sender), arp.sender_mac))
-        } else {
-            let message = Message::parse_frame(frame).ok();
-            message.and_then(|(_, message)| Some((IpAddr::V6(message.target), message.mac?)))
-        };
-        let Some((address, mac)) = answer else { return };
-        self.reception.answered(now, address, mac, &self.config);
-        if self.config.listed().any(|listed| listed == address) && self.neighbour.is_at(mac) {
-            self.election.handle(now, Input::OwnerAnswered(at));
-        }
-    }
-
     /// Asks who is to be asked, and tells election and peer what this node can do. After everything was read.
     pub(super) fn check_hearing(&mut self, now: MonoTime, counters: &mut DriverCounters) {
         if let (Some(sockets), Some(mac)) = (&self.sockets, self.mac) {
-            for question in self.reception.questions(now, mac, &self.config) {
-                if sockets.send_other(&question).is_err() {
-                    counters.questions_failed += 1;
-                }
-            }
+            ask(
+                sockets,
+                self.reception.questions(now, mac, &self.config),
+                counters,
+            );
         }
         let legs = self.view.is_ok() && self.other_faults.is_empty();
         let says = self.reception.judge(now, legs, &mut self.election);
@@ -372,59 +300,6 @@ impl Router {
             if says {
                 voice.hurry(now);
             }
-        }
-    }
-
-    /// Asks who has the addresses that this node is about to claim.
-    fn ask_for_owner(&self, mac: Mac, counters: &mut DriverCounters) {
-        let Some(sockets) = &self.sockets else { return };
-        for question in reception::owner_questions(&self.config, mac) {
-            if sockets.send_other(&question).is_err() {
-                counters.questions_failed += 1;
-            }
-        }
-    }
-
-    fn hear_arp(&mut self, now: MonoTime, frame: &[u8]) {
-        match Arp::parse_frame(frame) {
-            Ok(arp) => {
-                if self
-                    .config
-                    .ipv4
-                    .as_ref()
-                    .is_some_and(|wire| wire.peer == arp.sender)
-                {
-                    self.neighbour.learn(now, arp.sender_mac);
-                }
-                self.doubt_claim(now, arp.sender.into(), arp.sender_mac);
-            }
-            Err(error) => self.wire.count(error),
-        }
-    }
-
-    /// Who sends from an owned address, or advertises one, claims it. A probe (no source) claims nothing yet: the
-    /// dataplane answers it.
-    fn hear_neighbour(&mut self, now: MonoTime, frame: &[u8]) {
-        match Message::parse_frame(frame) {
-            Ok((src_mac, message)) => {
-                let claimed = match message.kind {
-                    Kind::Solicitation => message.src,
-                    Kind::Advertisement { .. } => message.target,
-                };
-                let at = message.mac.unwrap_or(src_mac);
-                if self.config.ipv6.as_ref().is_some_and(|wire| wire.peer == claimed) {
-                    self.neighbour.learn(now, at);
-                }
-                self.doubt_claim(now, claimed.into(), at);
-            }
-            Err(error) => self.wire.count(error),
-        }
-    }
-
-    /// Somebody at `mac` says that `address` is there.
-    fn doubt_claim(&mut self, now: MonoTime, address: IpAddr, mac: Mac) {
-        if self.announcer.owns(address) && Some(mac) != self.mac {
-            self.announcer.handle(now, announce::Input::ConflictSeen(address));
         }
     }
 
@@ -449,8 +324,8 @@ impl Router {
                     ..
                 } => {
                     let sent = self.send_advert(now, (kind, priority, interval), counters);
-                    if let (auth::Kind::Claim, Some(mac)) = (kind, self.mac) {
-                        self.ask_for_owner(mac, counters);
+                    if let (auth::Kind::Claim, Some(mac), Some(sockets)) = (kind, self.mac, &self.sockets) {
+                        ask(sockets, reception::owner_questions(&self.config, mac), counters);
                     }
                     let said = self
                         .voice
@@ -504,17 +379,12 @@ impl Router {
         };
         let config = &self.config;
         if config.transport == Transport::Unicast && self.neighbour.ask(now) {
-            let question = match (&config.ipv4, &config.ipv6) {
-                (Some(wire), _) => {
-                    Some(Arp::request(mac, wire.address, wire.peer).emit_frame(Mac::BROADCAST))
-                }
-                (None, Some(wire)) => Some(Message::question(wire.address, mac, wire.peer).emit_frame(mac)),
-                (None, None) => None,
-            };
-            if question.is_some_and(|question| sockets.send_other(&question).is_err()) {
-                // The advert goes out nevertheless.
-                counters.questions_failed += 1;
-            }
+            // The advert goes out nevertheless.
+            let question = config
+                .peers()
+                .next()
+                .and_then(|peer| reception::question(config, mac, peer, None));
+            ask(sockets, question, counters);
         }
         let macs = (mac, self.neighbour.destination());
         let fields = (priority, interval);
@@ -605,6 +475,14 @@ fn signed_frame<A: Address>(
     })
 }
 
+fn ask(sockets: &LegSockets, questions: impl IntoIterator<Item = Vec<u8>>, counters: &mut DriverCounters) {
+    for question in questions {
+        if sockets.send_other(&question).is_err() {
+            counters.questions_failed += 1;
+        }
+    }
+}
+
 fn others(config: &Config) -> Result<Vec<OtherLeg>, Error> {
     config.other_legs.iter().map(|name| OtherLeg::new(name)).collect()
 }
@@ -614,94 +492,5 @@ fn announcement(owned: OwnedAddress, mac: Mac, form: Form) -> Vec<u8> {
     match owned.address {
         IpAddr::V4(address) => Arp::gratuitous(address, mac, form).emit_frame(Mac::BROADCAST),
         IpAddr::V6(address) => Message::unsolicited(address, mac, owned.router).emit_frame(mac),
-    }
-}
-
-/// Why an advert is not used.
-enum Unused {
-    /// It is none.
-    Spoiled(ParseError),
-    /// Addressed neither to the group nor to this node.
-    Misdirected,
-    /// Of another virtual router: another id, or a family this node has no part in (RFC 9568 §5.2.3: the same id in the
-    /// other family is another router).
-    OtherRouter,
-}
-
-/// Gives the election what was heard.
-fn hear(election: &mut Election, now: MonoTime, taken: Taken) {
-    match taken {
-        Taken::Message(message) => election.handle(now, Input::Received(message)),
-        Taken::Repeated => election.handle(now, Input::Repeated),
-        Taken::Dropped => {}
-    }
-}
-
-/// Reads an advert of the family of `wire` that arrived at `at`; with the sender's Ethernet address and, as the election
-/// knows it, IP address.
-fn understand<A: Address>(
-    config: &Config,
-    voice: &mut Option<Voice>,
-    wire: Option<&Wire<A>>,
-    (now, at): (MonoTime, MonoTime),
-    frame: &[u8],
-) -> Result<(Mac, IpAddr, Taken), Unused> {
-    let ReceivedAdvert {
-        src_mac,
-        src,
-        dst,
-        advert,
-    } = parse_frame::<A>(frame).map_err(Unused::Spoiled)?;
-    let Some(wire) = wire else {
-        return Err(Unused::OtherRouter);
-    };
-    if dst != A::GROUP && dst != wire.address {
-        return Err(Unused::Misdirected);
-    }
-    if advert.vrid != config.vrid {
-        return Err(Unused::OtherRouter);
-    }
-    let source = config.speaker(src.into());
-    let plain = PairMessage {
-        same_addresses: owned_in(&advert.addresses, config.vrid) == owned_in(&wire.announce, config.vrid),
-        ..PairMessage::plain(at, source, advert.priority, advert.interval)
-    };
-    let taken = match voice {
-        Some(voice) => voice.hear_advert(now, &advert, plain),
-        None => Taken::Message(plain),
-    };
-    Ok((src_mac, source, taken))
-}
-
-/// The addresses of a list in order, without the one that only makes it begin as IPv6 lists do: FRR lists without it.
-fn owned_in<A: Address>(listed: &[A], vrid: Vrid) -> Vec<A> {
-    let filler = IpAddr::V6(virtual_link_local(vrid));
-    let mut addresses: Vec<_> = listed.iter().copied().filter(|a| (*a).into() != filler).collect();
-    addresses.sort_unstable();
-    addresses
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::wire::advert::with_link_local;
-
-    #[test]
-    fn b24_lists_are_compared_without_their_order_and_the_filling_of_ipv6() {
-        let vrid = Vrid::new(51).unwrap();
-        let of = |listed: &[&str]| -> Vec<std::net::Ipv6Addr> {
-            listed.iter().map(|a| a.parse().unwrap()).collect()
-        };
-        let ours = owned_in(&with_link_local(vrid, &of(&["2001:db8::2", "2001:db8::1"])), vrid);
-        assert_eq!(ours, owned_in(&of(&["2001:db8::1", "2001:db8::2"]), vrid));
-        assert_ne!(ours, owned_in(&of(&["2001:db8::1"]), vrid));
-        let own_first = of(&["fe80::1", "2001:db8::1", "2001:db8::2"]);
-        assert_ne!(
-            ours,
-            owned_in(&own_first, vrid),
-            "a link-local address that is configured counts"
-        );
-        let ipv4 = [[192, 0, 2, 2], [192, 0, 2, 1]].map(std::net::Ipv4Addr::from);
-        assert_eq!(owned_in(&ipv4, vrid), [ipv4[1], ipv4[0]]);
     }
 }

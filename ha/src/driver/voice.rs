@@ -8,7 +8,6 @@ use serde::{Deserialize, Serialize};
 use super::TURN_NANOS;
 use super::clock::ReceiveTimes;
 use super::datagrams::DatagramSocket;
-use super::reception::DATAGRAM_NANOS;
 use crate::auth::key::Signer;
 use crate::auth::session::Oddity;
 use crate::auth::word::Disbelief;
@@ -21,6 +20,8 @@ use crate::wire::advert::Advert;
 
 /// Silence after which the peer's authenticated speech begins anew. Nanoseconds.
 const PAUSE_NANOS: u64 = 5_000_000_000;
+/// Longest time between two datagrams. Nanoseconds.
+pub(super) const DATAGRAM_NANOS: u64 = 50_000_000;
 /// A path whose socket could not be opened is tried again after this. Nanoseconds.
 const REOPEN_NANOS: u64 = 1_000_000_000;
 

@@ -600,18 +600,22 @@ fn calls(ports: std::ops::Range<u16>) -> BTreeMap<u8, u64> {
     counts
 }
 
+/// The server whose address ends in `n`.
+fn server(n: u8) -> ServerSpec {
+    ServerSpec {
+        id: ServerId {
+            addr: IpAddr::V4(Ipv4Addr::new(192, 168, 100, n)),
+            port: 0,
+        },
+        weight: 1,
+        up: true,
+    }
+}
+
 #[test]
 #[ignore = "needs root"]
 fn b151_counters_of_a_server_only_grow_and_say_what_it_got() {
     in_namespace(|| {
-        let server = |n: u8| ServerSpec {
-            id: ServerId {
-                addr: IpAddr::V4(Ipv4Addr::new(192, 168, 100, n)),
-                port: 0,
-            },
-            weight: 1,
-            up: true,
-        };
         let of = |servers: &[u8]| ServiceSpec {
             scheduler: Scheduler::Wrr,
             servers: servers.iter().copied().map(server).collect(),
@@ -684,14 +688,6 @@ fn answered(port: u16) -> u8 {
 #[ignore = "needs root"]
 fn a_client_stays_with_its_server_through_a_change_that_comes_before_any_sweep() {
     in_namespace(|| {
-        let server = |n: u8| ServerSpec {
-            id: ServerId {
-                addr: IpAddr::V4(Ipv4Addr::new(192, 168, 100, n)),
-                port: 0,
-            },
-            weight: 1,
-            up: true,
-        };
         let spec = ServiceSpec {
             scheduler: Scheduler::SourceHash,
             persistence: Persistence {

@@ -119,3 +119,14 @@ fn property_cases(default: u32) -> u32 {
         .and_then(|n| n.parse().ok())
         .unwrap_or(default)
 }
+
+/// An outside client with this port, and the first server.
+fn talk(port: u16) -> cases::Talk {
+    cases::Talk {
+        client: support::frames::End(support::frames::ip("192.168.10.50"), port),
+        client_mac: support::setup::ROUTER_MAC,
+        vip: support::frames::end("192.168.100.100:80"),
+        server: support::frames::end("192.168.100.10:80"),
+        server_mac: support::setup::S1_MAC,
+    }
+}

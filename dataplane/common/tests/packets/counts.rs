@@ -1,14 +1,15 @@
 //! Counts that are wrong for a moment, or shared, and who gives way by them.
 
 use crate::{
-    cases::{Talk, expect, expect_drop},
+    cases::{expect, expect_drop},
     host::{Counted, Host},
     support::{
         Engine, Setup,
         Verdict::Transmit,
-        frames::{Body, End, end, ip, udp},
-        setup::{ROUTER_MAC, S1_MAC, ServiceSpec},
+        frames::{Body, End, ip, udp},
+        setup::ServiceSpec,
     },
+    talk,
 };
 use onearm_dataplane_common::{
     counter::Counter,
@@ -17,16 +18,6 @@ use onearm_dataplane_common::{
     maps::{Limits, proto, service},
 };
 use std::collections::BTreeSet;
-
-fn talk(port: u16) -> Talk {
-    Talk {
-        client: End(ip("192.168.10.50"), port),
-        client_mac: ROUTER_MAC,
-        vip: end("192.168.100.100:80"),
-        server: end("192.168.100.10:80"),
-        server_mac: S1_MAC,
-    }
-}
 
 fn limited(limits: Limits) -> Host {
     let mut setup = Setup::service(&ServiceSpec::BOTH_NAT);

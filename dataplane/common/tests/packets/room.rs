@@ -1,13 +1,13 @@
 //! Where room is made in a full table.
 
 use crate::{
-    cases::Talk,
     host::Host,
     support::{
         Engine, Setup,
-        frames::{End, end, ip, raw},
-        setup::{ROUTER_MAC, S1_MAC, ServiceSpec, VIP},
+        frames::{ip, raw},
+        setup::{ServiceSpec, VIP},
     },
+    talk,
 };
 use onearm_dataplane_common::{
     addr::Addr4,
@@ -17,16 +17,6 @@ use onearm_dataplane_common::{
     table::{Geometry, Place},
     tables::geometry,
 };
-
-fn talk(port: u16) -> Talk {
-    Talk {
-        client: End(ip("192.168.10.50"), port),
-        client_mac: ROUTER_MAC,
-        vip: end("192.168.100.100:80"),
-        server: end("192.168.100.10:80"),
-        server_mac: S1_MAC,
-    }
-}
 
 fn key(from: (&str, u16), to: (&str, u16)) -> FlowKey4 {
     let four = |address| raw(ip(address)).0[3];

@@ -8,8 +8,9 @@ use crate::{
         Verdict::{self, Transmit},
         frames::{Body, End, arp, end, ip, raw, udp},
         model::ends,
-        setup::{BROADCAST, OUR_MAC, ROUTER, ROUTER_MAC, S1_MAC, S2_MAC, ServiceSpec, VIP},
+        setup::{BROADCAST, OUR_MAC, ROUTER, S1_MAC, S2_MAC, ServiceSpec, VIP},
     },
+    talk,
 };
 use etherparse::ArpOperation;
 use onearm_dataplane_common::{
@@ -20,21 +21,11 @@ use onearm_dataplane_common::{
 };
 use std::collections::HashSet;
 
-fn talk() -> Talk {
-    Talk {
-        client: end("192.168.10.50:40000"),
-        client_mac: ROUTER_MAC,
-        vip: end("192.168.100.100:80"),
-        server: end("192.168.100.10:80"),
-        server_mac: S1_MAC,
-    }
-}
-
 fn second() -> Talk {
     Talk {
         server: end("192.168.100.11:80"),
         server_mac: S2_MAC,
-        ..talk()
+        ..talk(40_000)
     }
 }
 
@@ -48,9 +39,9 @@ fn two_servers() -> Host {
 #[test]
 fn an_established_flow_past_its_idle_time_gives_way_to_a_syn() {
     let mut host = two_servers();
-    talk().handshake(&mut host, 1, 2);
+    talk(40_000).handshake(&mut host, 1, 2);
     host.pass_ticks(13_500);
-    talk().syn(&mut host, 5);
+    talk(40_000).syn(&mut host, 5);
     host.pass_ticks(1);
     second().handshake(&mut host, 9, 10);
     assert_eq!(host.counter(Counter::FlowReopened), 1);
@@ -60,10 +51,10 @@ fn an_established_flow_past_its_idle_time_gives_way_to_a_syn() {
 #[test]
 fn a_syn_does_not_keep_an_established_flow_alive() {
     let mut host = two_servers();
-    talk().handshake(&mut host, 1, 2);
+    talk(40_000).handshake(&mut host, 1, 2);
     for _ in 0..5 {
         host.pass_ticks(2_700);
-        talk().syn(&mut host, 5);
+        talk(40_000).syn(&mut host, 5);
     }
     host.pass_ticks(1);
     second().syn(&mut host, 9);
@@ -72,20 +63,20 @@ fn a_syn_does_not_keep_an_established_flow_alive() {
 #[test]
 fn a_late_segment_of_an_overdue_flow_is_still_translated() {
     let mut host = two_servers();
-    let source = talk().handshake(&mut host, 1, 2);
+    let source = talk(40_000).handshake(&mut host, 1, 2);
     host.pass_ticks(100_000);
-    talk().client_sends(&mut host, source, Body::Tcp("A", 2, 3));
-    talk().server_sends(&mut host, source, Body::Tcp("A", 3, 2));
+    talk(40_000).client_sends(&mut host, source, Body::Tcp("A", 2, 3));
+    talk(40_000).server_sends(&mut host, source, Body::Tcp("A", 3, 2));
 }
 
 #[test]
 fn a_half_open_flow_past_its_time_or_with_a_dead_server_gives_way() {
     let mut host = two_servers();
-    talk().syn(&mut host, 1);
+    talk(40_000).syn(&mut host, 1);
     host.pass_ticks(76);
     second().syn(&mut host, 1);
     host.edit(|s| s.servers[1].1.flags = server::USED);
-    talk().syn(&mut host, 1);
+    talk(40_000).syn(&mut host, 1);
     assert_eq!(host.counter(Counter::FlowReopened), 2);
     assert_eq!((host.entries().len(), host.half_open()), (2, 1));
 }
@@ -93,10 +84,10 @@ fn a_half_open_flow_past_its_time_or_with_a_dead_server_gives_way() {
 #[test]
 fn flows_outlive_the_service_and_the_generation() {
     let mut host = two_servers();
-    let source = talk().handshake(&mut host, 1, 2);
+    let source = talk(40_000).handshake(&mut host, 1, 2);
     host.slot = 1;
-    talk().client_sends(&mut host, source, Body::Tcp("A", 2, 3));
-    talk().server_sends(&mut host, source, Body::Tcp("A", 3, 2));
+    talk(40_000).client_sends(&mut host, source, Body::Tcp("A", 2, 3));
+    talk(40_000).server_sends(&mut host, source, Body::Tcp("A", 3, 2));
     let frame = udp("192.168.10.50:1", "192.168.100.100:80").build();
     assert_eq!(
         expect(&mut host, &frame, Verdict::Pass),
@@ -105,12 +96,16 @@ fn flows_outlive_the_service_and_the_generation() {
     );
     host.slot = 0;
     host.edit(|s| s.services.clear());
-    talk().client_sends(&mut host, source, Body::Tcp("FA", 2, 3));
-    talk().server_sends(&mut host, source, Body::Tcp("FA", 3, 3));
-    let refused = expect(&mut host, &talk().request(Body::Tcp("S", 9, 0)).build(), Transmit);
+    talk(40_000).client_sends(&mut host, source, Body::Tcp("FA", 2, 3));
+    talk(40_000).server_sends(&mut host, source, Body::Tcp("FA", 3, 3));
+    let refused = expect(
+        &mut host,
+        &talk(40_000).request(Body::Tcp("S", 9, 0)).build(),
+        Transmit,
+    );
     assert_eq!(
         ends(&refused),
-        (talk().vip, talk().client),
+        (talk(40_000).vip, talk(40_000).client),
         "a SYN for a service that is gone is reset"
     );
 }
@@ -119,17 +114,17 @@ fn flows_outlive_the_service_and_the_generation() {
 fn a_change_of_the_prefix_list_takes_effect_for_new_flows_only() {
     // Field case B61.
     let mut host = Host::new(&Setup::service(&ServiceSpec::DNAT));
-    let kept = talk().handshake(&mut host, 1, 2);
-    assert_eq!(kept, talk().client);
+    let kept = talk(40_000).handshake(&mut host, 1, 2);
+    assert_eq!(kept, talk(40_000).client);
     host.edit(|s| {
         s.connected
             .push(crate::support::setup::prefix(0, "192.168.10.0", 24, 1));
     });
-    talk().client_sends(&mut host, kept, Body::Tcp("A", 2, 3));
-    talk().server_sends(&mut host, kept, Body::Tcp("A", 3, 2));
+    talk(40_000).client_sends(&mut host, kept, Body::Tcp("A", 2, 3));
+    talk(40_000).server_sends(&mut host, kept, Body::Tcp("A", 3, 2));
     let new = Talk {
         client: end("192.168.10.50:40001"),
-        ..talk()
+        ..talk(40_000)
     };
     assert_eq!(new.handshake(&mut host, 1, 2).0, ip(VIP));
 }
@@ -137,8 +132,8 @@ fn a_change_of_the_prefix_list_takes_effect_for_new_flows_only() {
 #[test]
 fn every_forwarded_packet_is_counted_for_its_service_and_server() {
     let mut host = two_servers();
-    let source = talk().handshake(&mut host, 1, 2);
-    talk().server_sends(&mut host, source, Body::Tcp("A", 3, 2));
+    let source = talk(40_000).handshake(&mut host, 1, 2);
+    talk(40_000).server_sends(&mut host, source, Body::Tcp("A", 3, 2));
     let tallied = host.tallied.borrow().clone();
     assert_eq!(
         tallied,
@@ -177,7 +172,7 @@ fn events_say_what_is_wanted_once_a_second() {
         expect_drop(&mut host, &out("192.168.100.66:9"), Counter::NoNeighbour);
         expect_drop(
             &mut host,
-            &talk().request(Body::Tcp("S", 1, 0)).build(),
+            &talk(40_000).request(Body::Tcp("S", 1, 0)).build(),
             Counter::NoServer,
         );
         expect_drop(&mut host, &conflict, Counter::ArpConflict);
@@ -202,7 +197,10 @@ fn events_say_what_is_wanted_once_a_second() {
 #[test]
 fn what_a_legs_interface_does_to_packets_is_told_once_a_second() {
     let mut host = two_servers();
-    let segment = talk().request(Body::Tcp("S", 1, 0)).payload(&[7; 100]).build();
+    let segment = talk(40_000)
+        .request(Body::Tcp("S", 1, 0))
+        .payload(&[7; 100])
+        .build();
     for first_piece in 14..segment.len() {
         host.first_piece = first_piece;
         let whole = first_piece >= 14 + 20 + 20;
@@ -219,7 +217,7 @@ fn what_a_legs_interface_does_to_packets_is_told_once_a_second() {
     host.edit(|setup| setup.next_hops[0].1.mtu = 1_400);
     host.edit(|setup| setup.next_hops[1].1.mtu = 1_400);
     for _ in 0..3 {
-        let merged = talk().request(Body::Tcp("A", 2, 3)).payload(&[7; 4_000]);
+        let merged = talk(40_000).request(Body::Tcp("A", 2, 3)).payload(&[7; 4_000]);
         expect(&mut host, &merged.build(), Transmit);
     }
     assert_eq!(host.counter(Counter::SuperPacket), 3);
@@ -255,7 +253,7 @@ fn b64_who_answers_for_a_vip_is_named() {
 fn a_count_of_half_open_flows_below_zero_refuses_nobody() {
     let mut host = two_servers();
     onearm_dataplane_common::tables::Tables::add_half_open(&host, u64::MAX);
-    talk().syn(&mut host, 1);
+    talk(40_000).syn(&mut host, 1);
     assert_eq!(
         host.counter(Counter::HalfOpenFull) + host.counter(Counter::HalfOpenEvicted),
         0
@@ -319,10 +317,17 @@ fn b131_several_sources_carry_more_than_65_536_flows_to_one_port_of_a_server() {
     for n in 0..70_000_u32 {
         let [_, b, c, d] = n.to_be_bytes();
         let client = End([10, b, c, d].into(), 40_000);
-        let (verdict, out) = host.run(&Talk { client, ..talk() }.request(Body::Tcp("S", 1, 0)).build());
+        let (verdict, out) = host.run(
+            &Talk {
+                client,
+                ..talk(40_000)
+            }
+            .request(Body::Tcp("S", 1, 0))
+            .build(),
+        );
         assert_eq!(verdict, Transmit, "flow {n}");
         let (source, to) = ends(&out);
-        assert_eq!(to, talk().server);
+        assert_eq!(to, talk(40_000).server);
         assert!(
             (20_000..45_000).contains(&source.1) && sources.insert(source),
             "{source:?} twice"
@@ -342,9 +347,13 @@ fn a_datagram_flow_stays_with_its_server() {
         ..ServiceSpec::BOTH_NAT
     }));
     for _ in 0..4 {
-        talk().request(Body::Udp(true));
-        let out = expect(&mut host, &talk().request(Body::Udp(true)).build(), Transmit);
-        assert_eq!(ends(&out).1, talk().server);
+        talk(40_000).request(Body::Udp(true));
+        let out = expect(
+            &mut host,
+            &talk(40_000).request(Body::Udp(true)).build(),
+            Transmit,
+        );
+        assert_eq!(ends(&out).1, talk(40_000).server);
         host.pass_ticks(20_000);
     }
 }

@@ -78,6 +78,9 @@ impl Demonstration {
             interval: Some(self.interval),
             kind: self.kind,
             bin_dir: self.bin_dir.clone(),
+            only: Vec::new(),
+            peers: Vec::new(),
+            rate: None,
             keep: false,
         };
         let mut run = Run::new("demo", wanted, false);

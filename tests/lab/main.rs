@@ -69,6 +69,15 @@ struct RunArguments {
     interval: Option<Duration>,
     #[command(flatten)]
     nodes: Nodes,
+    /// Only these parts of the scenario, by name, with commas between; a wrong name shows all
+    #[arg(long, value_delimiter = ',')]
+    only: Vec<String>,
+    /// Where products are compared: only these, with commas between
+    #[arg(long, value_delimiter = ',')]
+    peers: Vec<String>,
+    /// Packets a second of the traffic, where the scenario leaves it open
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    rate: Option<u32>,
     /// Keep logs and captures also when all checks held
     #[arg(long)]
     keep: bool,
@@ -228,6 +237,9 @@ fn run(arguments: RunArguments) -> Result<ExitCode> {
         interval: arguments.interval,
         kind,
         bin_dir: bin_dir(arguments.nodes.bin_dir)?,
+        only: arguments.only,
+        peers: arguments.peers,
+        rate: arguments.rate,
         keep: arguments.keep,
     };
     let report = Run::new(scenario.name, wanted, !arguments.json).finish(scenario);

@@ -3,6 +3,11 @@
 use std::{
     net::{Ipv6Addr, SocketAddr, UdpSocket},
     os::fd::AsFd as _,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
 };
 
 use anyhow::Result;
@@ -23,11 +28,14 @@ use crate::{
 
 /// How long the prober waits for answers after the last question.
 const TAIL: Nanos = 100 * MS;
+/// Without an answer for longer, service is away.
+pub const LATE: Nanos = 20 * MS;
 
 /// A running prober.
 #[derive(Debug)]
 pub struct UdpProber {
     recorder: Recorder<Series>,
+    unanswered_at: Arc<AtomicU64>,
 }
 
 impl UdpProber {
@@ -45,10 +53,30 @@ impl UdpProber {
         socket.set_nonblocking(true)?;
         let stop = Stop::default();
         let flag = stop.clone();
-        let thread = ns.thread("udp-prober", move || Ok(probe(&socket, target, spacing, &flag)))?;
+        let unanswered_at = Arc::new(AtomicU64::new(clock::now()));
+        let marked = Arc::clone(&unanswered_at);
+        let thread = ns.thread("udp-prober", move || {
+            Ok(probe(&socket, target, spacing, &flag, &marked))
+        })?;
         Ok(Self {
             recorder: Recorder::new(stop, thread),
+            unanswered_at,
         })
+    }
+
+    /// Waits until there has been an answer in every [`LATE`] of a time of `span`; false if that is not so within `limit`.
+    pub fn wait_answered(&self, span: Duration, limit: Duration) -> bool {
+        let end = clock::now() + clock::nanos(limit);
+        loop {
+            let now = clock::now();
+            if self.unanswered_at.load(Ordering::Relaxed) + clock::nanos(span) <= now {
+                return true;
+            }
+            if now >= end {
+                return false;
+            }
+            clock::observe(Duration::from_millis(10));
+        }
     }
 
     /// Ends it.
@@ -60,8 +88,15 @@ impl UdpProber {
     }
 }
 
-fn probe(socket: &UdpSocket, target: SocketAddr, spacing: Nanos, stop: &Stop) -> Series {
+fn probe(
+    socket: &UdpSocket,
+    target: SocketAddr,
+    spacing: Nanos,
+    stop: &Stop,
+    unanswered_at: &AtomicU64,
+) -> Series {
     process::prefer_this_thread(INSTRUMENT_PRIORITY);
+    let mut answered = clock::now();
     let mut series = Series {
         spacing,
         attempts: Vec::new(),
@@ -96,16 +131,24 @@ fn probe(socket: &UdpSocket, target: SocketAddr, spacing: Nanos, stop: &Stop) ->
         let timeout = TimeSpec::nanoseconds(i64::try_from(until).unwrap_or(0));
         let mut fds = [PollFd::new(socket.as_fd(), PollFlags::POLLIN)];
         ppoll(&mut fds, Some(timeout), None).ok();
-        drain(socket, &mut series);
+        let now = clock::now();
+        if drain(socket, &mut series) {
+            answered = now;
+        }
+        if now > answered + LATE {
+            unanswered_at.store(now, Ordering::Relaxed);
+        }
     }
 }
 
-fn drain(socket: &UdpSocket, series: &mut Series) {
+/// Reads what came; whether an answer was among it.
+fn drain(socket: &UdpSocket, series: &mut Series) -> bool {
     let mut buffer = [0; 64];
+    let mut answered = false;
     loop {
         let len = match socket.recv_from(&mut buffer) {
             Ok((len, _)) => len,
-            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return,
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return answered,
             // An ICMP error is the answer to an earlier datagram: it stays without answer.
             Err(_) => continue,
         };
@@ -123,6 +166,7 @@ fn drain(socket: &UdpSocket, series: &mut Series) {
         else {
             continue;
         };
+        answered = true;
         if attempt.took.is_some() {
             attempt.extra = attempt.extra.saturating_add(1);
         } else {

@@ -59,6 +59,23 @@ impl FrrNode {
         self.ns.sysctl("net.ipv4.conf.all.arp_ignore", "1")
     }
 
+    fn change_priority(&self, priority: u8) -> Result<bool> {
+        let dir = self.dir.display().to_string();
+        let command = format!("vrrp 51 priority {priority}");
+        self.ns.exec(&[
+            "vtysh",
+            "--vty_socket",
+            &dir,
+            "-c",
+            "conf t",
+            "-c",
+            "interface eth0",
+            "-c",
+            &command,
+        ])?;
+        Ok(true)
+    }
+
     fn spawn(&self, daemon: &str) -> Result<Process> {
         let dir = self.dir.display();
         let program = format!("/usr/lib/frr/{daemon}");
@@ -143,18 +160,10 @@ impl Node for FrrNode {
     }
 
     fn switch_over(&mut self) -> Result<bool> {
-        let dir = self.dir.display().to_string();
-        self.ns.exec(&[
-            "vtysh",
-            "--vty_socket",
-            &dir,
-            "-c",
-            "conf t",
-            "-c",
-            "interface eth0",
-            "-c",
-            "vrrp 51 priority 50",
-        ])?;
-        Ok(true)
+        self.change_priority(50)
+    }
+
+    fn take_back(&mut self) -> Result<bool> {
+        self.change_priority(self.spec.priorities[self.index])
     }
 }

@@ -90,6 +90,15 @@ impl KeepalivedNode {
         ))
     }
 
+    fn change_priority(&mut self, priority: u8) -> Result<bool> {
+        self.priority = priority;
+        self.write_configuration()?;
+        if let Some(running) = &self.running {
+            running.signal(Signal::SIGHUP);
+        }
+        Ok(true)
+    }
+
     fn start_conntrackd(&mut self) -> Result<()> {
         let dir = self.dir.display();
         let (own, peer) = if self.index == 0 { (2, 3) } else { (3, 2) };
@@ -208,11 +217,10 @@ impl Node for KeepalivedNode {
     }
 
     fn switch_over(&mut self) -> Result<bool> {
-        self.priority = 50;
-        self.write_configuration()?;
-        if let Some(running) = &self.running {
-            running.signal(Signal::SIGHUP);
-        }
-        Ok(true)
+        self.change_priority(50)
+    }
+
+    fn take_back(&mut self) -> Result<bool> {
+        self.change_priority(self.spec.priorities[self.index])
     }
 }

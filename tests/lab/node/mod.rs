@@ -117,6 +117,15 @@ pub trait Node: Send {
     /// When the command fails.
     fn switch_over(&mut self) -> Result<bool>;
 
+    /// Undoes [`switch_over`](Self::switch_over) on the node that was told; false if there is nothing to undo, and the other
+    /// node is to be told to hand over.
+    ///
+    /// # Errors
+    /// When the command fails.
+    fn take_back(&mut self) -> Result<bool> {
+        Ok(false)
+    }
+
     /// Its running processes.
     fn pids(&self) -> Vec<i32> {
         self.ns()

@@ -327,7 +327,18 @@ impl Node for OnearmNode {
     }
 
     fn switch_over(&mut self) -> Result<bool> {
-        Ok(false)
+        let output = self.cli(&["ha", "switchover"])?;
+        match output.status.code() {
+            Some(0) => Ok(true),
+            // It does not know the command.
+            Some(2) => Ok(false),
+            _ => bail!(
+                "{}: `onearm ha switchover` failed ({}): {}",
+                self.short(),
+                output.status,
+                String::from_utf8_lossy(&output.stderr)
+            ),
+        }
     }
 
     fn wait_checked(&mut self, limit: Duration) -> Result<()> {

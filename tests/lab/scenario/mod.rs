@@ -4,6 +4,7 @@ mod authentication;
 pub mod basic;
 mod budgets;
 mod chaos;
+mod compare;
 mod cost;
 mod dead_node;
 mod devices;
@@ -52,8 +53,33 @@ pub struct Wanted {
     pub kind: Kind,
     /// Folder of `onearmd` and `onearm`.
     pub bin_dir: PathBuf,
+    /// Parts of the scenario, by name; empty: all.
+    pub only: Vec<String>,
+    /// Products to compare, by name; empty: all.
+    pub peers: Vec<String>,
+    /// Packets a second of the traffic; none: the scenario's own.
+    pub rate: Option<u32>,
     /// Keep logs and captures of a run that passed, too.
     pub keep: bool,
+}
+
+/// Those of `all` that are named in `wanted`, all of them when it names none.
+///
+/// # Errors
+/// When it names something else; the text shows what there is.
+pub fn named<T: Copy>(all: &[T], name: impl Fn(T) -> &'static str, wanted: &[String]) -> Result<Vec<T>> {
+    if let Some(unknown) = wanted
+        .iter()
+        .find(|word| !all.iter().any(|one| name(*one) == word.as_str()))
+    {
+        let names: Vec<&str> = all.iter().map(|one| name(*one)).collect();
+        anyhow::bail!("there is no {unknown}; there are {}", names.join(", "));
+    }
+    Ok(all
+        .iter()
+        .copied()
+        .filter(|one| wanted.is_empty() || wanted.iter().any(|word| word == name(*one)))
+        .collect())
 }
 
 /// A run with its report under way.
@@ -87,6 +113,7 @@ pub fn all() -> Vec<Scenario> {
     list.extend(failover::scenarios());
     list.push(dead_node::scenario());
     list.push(chaos::scenario());
+    list.push(compare::scenario());
     list.push(modes::scenario());
     list.push(authentication::scenario());
     list.push(two_arms::scenario());

@@ -3,7 +3,7 @@
 use std::os::fd::AsFd;
 
 use aya::maps::{MapData, MapType};
-use onearm_dataplane_common::maps::MAX_GROUPS;
+use onearm_dataplane_common::permission::{ARMED_BASE, LEASE_WORDS, RELAYING_BASE, YIELDING};
 use onearm_types::GroupId;
 
 use crate::error::{Error, Result};
@@ -35,28 +35,56 @@ impl LeaseCell {
             })?;
         let is_lease = matches!(info.map_type(), Ok(MapType::Array))
             && info.value_size() == 8
-            && info.max_entries() == MAX_GROUPS;
+            && info.max_entries() == LEASE_WORDS;
         if !is_lease {
             return Err(Error::NotTheLeaseMap { source: None });
         }
         let words =
-            Words::new(fd.as_fd(), MAX_GROUPS).map_err(|source| Error::Map { map: "LEASE", source })?;
+            Words::new(fd.as_fd(), LEASE_WORDS).map_err(|source| Error::Map { map: "LEASE", source })?;
         Ok(Self { words, group })
     }
 
-    /// Permits acting until `deadline_ns` (CLOCK_MONOTONIC, nanoseconds). A value in the past withdraws the permission.
-    /// No system call.
+    /// Permits acting until `deadline_ns` (CLOCK_MONOTONIC, nanoseconds, exact to two). A value in the past withdraws the
+    /// permission. No system call, nor in any other method.
     pub fn write(&self, deadline_ns: u64) {
-        self.words.store(self.group.index(), 0, deadline_ns);
+        self.words.store(self.group.index(), 0, deadline_ns & !YIELDING);
+    }
+
+    /// As [`Self::write`], but no flows are made: packets that would make one, or belong to none, go on to the peer.
+    pub fn write_yielding(&self, deadline_ns: u64) {
+        let deadline = if deadline_ns == 0 {
+            0
+        } else {
+            deadline_ns | YIELDING
+        };
+        self.words.store(self.group.index(), 0, deadline);
+    }
+
+    /// Permits acting, without a lease, on what the peer passes on, until `until_ns` (CLOCK_MONOTONIC, nanoseconds); 0 = no
+    /// more.
+    pub fn arm(&self, until_ns: u64) {
+        self.words.store(ARMED_BASE + self.group.index(), 0, until_ns);
+    }
+
+    /// Until `until_ns` (CLOCK_MONOTONIC, nanoseconds) what this node has no right to act on goes on to the peer, whether or
+    /// not the peer is known to own.
+    pub fn relay(&self, until_ns: u64) {
+        self.words.store(RELAYING_BASE + self.group.index(), 0, until_ns);
     }
 
     /// The deadline as written last by anyone (CLOCK_MONOTONIC, nanoseconds); 0 = none.
     pub fn read(&self) -> u64 {
-        self.words.load(self.group.index(), 0)
+        self.words.load(self.group.index(), 0) & !YIELDING
     }
 
-    /// Withdraws the permission.
+    /// Until when this node is armed (CLOCK_MONOTONIC, nanoseconds); 0 = it never was, or no more.
+    pub fn armed(&self) -> u64 {
+        self.words.load(ARMED_BASE + self.group.index(), 0)
+    }
+
+    /// Withdraws both permissions.
     pub fn clear(&self) {
         self.write(0);
+        self.arm(0);
     }
 }

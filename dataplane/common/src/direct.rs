@@ -13,6 +13,7 @@ use crate::{
     maps::{Leg, LegKey, Server, Service, mode, proto, server},
     mss,
     packet::Packet,
+    permission::may_act,
     phase::Phase,
     receive::{hand_over, hand_over_with, leg_of},
     table::{self, Entry, Found, NotInserted},
@@ -72,7 +73,7 @@ pub fn direct_forward<A: Outer, P: Packet, T: Tables>(packet: &mut P, work: &Wor
         // It was another flow when this phase was chosen.
         return discard(tables, Counter::LockContended);
     }
-    if now >= tables.lease(entry_flags >> flags::GROUP_SHIFT) {
+    if !may_act(tables, entry_flags >> flags::GROUP_SHIFT, now, &arrival, leg) {
         return hand_over(tables, &arrival, leg, Phase::Relay);
     }
     established::<A, P, T, true>(packet, &arrival, leg, tables, &found, now)

@@ -12,6 +12,7 @@ use crate::{
     maps::{Addr, LastHop, Leg, NeighbourKey, proto, server},
     mss,
     packet::{Packet, mac_number},
+    permission::may_act,
     phase::Phase,
     receive::{hand_over, hand_over_with},
     table::{Entry, Found, entry_at},
@@ -39,7 +40,7 @@ pub fn forward<A: Outer + Fragmented, P: Packet, T: Tables, const ROUTED: bool>(
     let entry = found.entry();
     let entry_flags = entry.flags();
     let reply = entry_flags & flags::REPLY != 0;
-    if now >= tables.lease(entry_flags >> flags::GROUP_SHIFT) {
+    if !may_act(tables, entry_flags >> flags::GROUP_SHIFT, now, arrival, leg) {
         return hand_over(tables, arrival, leg, Phase::Relay);
     }
     if entry_flags & flags::DIRECT != 0 {

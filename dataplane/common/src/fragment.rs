@@ -15,6 +15,7 @@ use crate::{
     maps::{FRAGMENT_IDS, FragmentKey, Remembered, proto, server},
     miss::stays_here,
     packet::Packet,
+    permission::may_act,
     phase::Phase,
     table::{self, Found},
     tables::{Tables, discard, geometry, pass, tick},
@@ -327,7 +328,13 @@ fn later<A: Fragmented, P: Packet, T: Tables>(
     };
     let entry = found.entry();
     let entry_flags = entry.flags();
-    if work.now >= tables.lease(entry_flags >> flags::GROUP_SHIFT) {
+    if !may_act(
+        tables,
+        entry_flags >> flags::GROUP_SHIFT,
+        work.now,
+        &arrival,
+        &leg,
+    ) {
         return Step::Next(Phase::Relay);
     }
     let old = (arrival.key.saddr, arrival.key.daddr);

@@ -16,6 +16,7 @@ use crate::{
     counter::Counter,
     miss::is_bad_source,
     packet::Packet,
+    permission::YIELDING,
     phase::Phase,
     refusal,
     tables::{Tables, discard, source_slot},
@@ -68,7 +69,9 @@ pub fn ask<P: Packet, T: Tables>(
     if is_bad_source(work, tables) {
         return discard(tables, Counter::BadSource);
     }
-    if work.now >= tables.lease(work.leg.group) {
+    let lease = tables.lease(work.leg.group);
+    // A first fragment that would have made a flow went to the peer.
+    if work.now >= lease || lease & YIELDING != 0 {
         return Step::Next(Phase::Relay);
     }
     if !may_ask(tables, work.arrival.key.saddr, work.now) {

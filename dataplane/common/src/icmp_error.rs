@@ -13,6 +13,7 @@ use crate::{
     maps::{EndpointKey, mode, proto},
     miss::is_bad_source,
     packet::{MAX_OFFSET, Packet},
+    permission::may_act,
     phase::Phase,
     table,
     tables::{Tables, discard, geometry},
@@ -200,7 +201,7 @@ pub fn icmp_error<A: Quoted, P: Packet, T: Tables>(packet: &mut P, work: &mut Wo
         work.now = now;
         return joined(work, answers.wide(), Phase::Forward);
     }
-    if now >= tables.lease(entry.flags() >> flags::GROUP_SHIFT) {
+    if !may_act(tables, entry.flags() >> flags::GROUP_SHIFT, now, &arrival, &leg) {
         return Step::Next(Phase::Relay);
     }
     let old = (sent.saddr, sent.daddr);

@@ -52,6 +52,7 @@ pub mod miss;
 pub mod mss;
 pub mod nd;
 pub mod packet;
+pub mod permission;
 pub mod persistence;
 pub mod phase;
 #[cfg(feature = "user")]

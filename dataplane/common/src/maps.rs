@@ -12,7 +12,7 @@
 //! | map | type | key → value |
 //! |---|---|---|
 //! | `NODE` | array, mmapable | 0 → [`Node`] |
-//! | `LEASE` | array, mmapable | group → deadline, CLOCK_MONOTONIC ns; valid while now < deadline |
+//! | `LEASE` | array, mmapable | group and more → moment, CLOCK_MONOTONIC ns; see [`crate::permission`] |
 //! | `GENERATION` | array, mmapable | 0 → `u32` slot in force |
 //! | `LEGS` | array, mmapable | one of [`LegKey::slots`] → [`LegSlot`] |
 //! | `TX_PORTS` | devmap | leg id → ifindex |

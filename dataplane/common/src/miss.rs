@@ -13,6 +13,7 @@ use crate::{
     maps::{Leg, NOT_A_HOST, ServiceKey, mode, proto, server},
     mss,
     packet::{Packet, unreadable},
+    permission::{YIELDING, is_granted, is_of_peer, may_act},
     phase::Phase,
     receive::leg_of,
     table,
@@ -50,10 +51,17 @@ pub fn miss<A: Header, P: Packet, T: Tables>(packet: &mut P, work: &mut Work, ta
     if work.now == 0 {
         work.now = tables.now();
     }
-    if work.now >= tables.lease(owned.group) {
+    let lease = tables.lease(owned.group);
+    let from = work.arrival.src_mac;
+    if work.now >= lease && !is_granted(tables, owned.group, work.now, from, &work.leg) {
         return Step::Next(Phase::Relay);
     }
-    to_owned::<A, P, T>(packet, work, tables)
+    // Not what replaces a flow, which the peer knows nothing of, nor what the peer passed on itself.
+    let yields = lease & YIELDING != 0
+        && work.now < lease
+        && work.old_incarnation == 0
+        && !is_of_peer(from, &work.leg);
+    to_owned::<A, P, T>(packet, work, tables, yields)
 }
 
 /// To the node itself, a group, or of the link: nothing of the pair's, unless the destination is owned.
@@ -104,7 +112,7 @@ fn keep_half_open<A: Header, T: Tables>(work: &Work, tables: &T) -> Option<Step>
 }
 
 #[inline(always)]
-fn to_owned<A: Header, P: Packet, T: Tables>(packet: &P, work: &mut Work, tables: &T) -> Step {
+fn to_owned<A: Header, P: Packet, T: Tables>(packet: &P, work: &mut Work, tables: &T, yields: bool) -> Step {
     let arrival = &work.arrival;
     let key = &arrival.key;
     if arrival.shape == shape::FRAGMENT {
@@ -131,6 +139,9 @@ fn to_owned<A: Header, P: Packet, T: Tables>(packet: &P, work: &mut Work, tables
         }
         work.answer = Answer::Echo as u8;
         return Step::Next(Phase::Answer);
+    }
+    if yields {
+        return Step::Next(Phase::Relay);
     }
     let is_tcp = key.proto == proto::TCP;
     if !is_tcp && key.proto != proto::UDP {
@@ -249,8 +260,8 @@ pub fn forward<A: Fragmented + Outer, P: Packet, T: Tables>(packet: &mut P, work
     };
     let limit = mss::limit(tables, &arrival, found.entry().stats());
     // What is passed on to the Active stays as it came.
-    let leased = now < tables.lease(found.entry().flags() >> flags::GROUP_SHIFT);
-    if limit != 0 && work.clamped == 0 && leased {
+    let group = found.entry().flags() >> flags::GROUP_SHIFT;
+    if limit != 0 && work.clamped == 0 && may_act(tables, group, now, &arrival, leg) {
         tables.leave(|work| mss::note(work, limit, Phase::Forward));
         return Step::Next(Phase::Mss);
     }

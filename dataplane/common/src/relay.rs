@@ -1,5 +1,5 @@
 //! A packet of the pair on the node without a lease: a stray frame (stale ARP cache after a switchover) goes on to the
-//! Active, once; everything else is dropped. The kernel never sees it.
+//! Active, once; everything else is dropped. The kernel never sees it. An Active that yields passes on what has no flow.
 
 use crate::{
     counter::Counter,
@@ -17,8 +17,9 @@ pub fn relay<A: Header, P: Packet, T: Tables>(packet: &mut P, work: &Work, table
     if mac_number(work.arrival.src_mac) == mac_number(peer) {
         return discard(tables, Counter::RelayLoop);
     }
-    let known = mac_number(peer) != 0 && tables.node().is_some_and(|node| node.relay_to_peer != 0);
-    if !known {
+    let owns = tables.node().is_some_and(|node| node.relay_to_peer != 0)
+        || tables.now() < tables.relaying(work.leg.group);
+    if mac_number(peer) == 0 || !owns {
         return discard(tables, Counter::NoLease);
     }
     if !decrement_ttl::<A, P>(packet, work) {

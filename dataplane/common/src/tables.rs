@@ -23,8 +23,12 @@ pub trait Tables: FlowMemory {
     fn node(&self) -> Option<&Node>;
     /// Map `GENERATION`.
     fn slot(&self) -> u32;
-    /// Map `LEASE`: deadline of the group's lease, 0 = none.
+    /// Map `LEASE`: deadline of the group's lease, 0 = none; see [`crate::permission`].
     fn lease(&self, group: u8) -> u64;
+    /// Map `LEASE`: until when this node acts on what the owner passes on, 0 = it does not.
+    fn armed(&self, group: u8) -> u64;
+    /// Map `LEASE`: until when this node passes on whatever the main process knows of the peer, 0 = it does not.
+    fn relaying(&self, group: u8) -> u64;
     /// CLOCK_MONOTONIC, ns.
     fn now(&self) -> u64;
     /// Map `LEGS`.

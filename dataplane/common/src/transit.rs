@@ -7,6 +7,7 @@ use crate::{
     maps::{EndpointKey, LOCAL_LEG, proto},
     miss::{cut_short, is_bad_source},
     packet::Packet,
+    permission::may_act,
     phase::Phase,
     relay::decrement_ttl,
     tables::{Tables, discard, pass},
@@ -30,7 +31,7 @@ pub fn transit<A: Header, P: Packet, T: Tables>(packet: &mut P, work: &mut Work,
         return discard(tables, Counter::BadSource);
     }
     work.now = tables.now();
-    if work.now >= tables.lease(work.leg.group) {
+    if !may_act(tables, work.leg.group, work.now, arrival, &work.leg) {
         return Step::Next(Phase::Relay);
     }
     if arrival.shape & shape::SHORT != 0 {

@@ -25,12 +25,13 @@ use onearm_dataplane_common::{
     header::Header,
     maps::{
         Addr, EndpointKey, FRAGMENT_IDS as ID_COUNTERS, FragmentKey, LAST_HOP_ALLOWANCE, LEG_SLOTS, LastHop,
-        Leg, LegKey, LegSlot, Limits, MAX_CLIENT_PREFIXES, MAX_FLOW_BUCKETS, MAX_FRAGMENTS, MAX_GROUPS,
+        Leg, LegKey, LegSlot, Limits, MAX_CLIENT_PREFIXES, MAX_FLOW_BUCKETS, MAX_FRAGMENTS,
         MAX_HAIRPIN_PREFIXES, MAX_LAST_HOPS, MAX_LEGS, MAX_NEXT_HOPS, MAX_OWNED, MAX_PREFIXES, MAX_ROUTES,
         MAX_SERVERS, MAX_SERVICE_KEYS, MAX_SERVICES, MAX_SNAT_POOLS, NeighbourKey, NextHop, Node, Owned,
         OwnedKey, Refusals, Remembered, Route, SCHED_WORDS, SERVER_INDEXES, SLOTS, SOURCES_ROW, ScopedPrefix,
         Server, Service, ServiceKey, SnatPool, SnatRange, Stats, Tunnel, WRR_COUNTERS,
     },
+    permission::{ARMED_BASE, LEASE_WORDS, RELAYING_BASE},
     persistence::{self, Rule},
     phase::{FAMILY_PHASES, Phase},
     refusal::{METERS, Meter, Rate},
@@ -49,7 +50,7 @@ const EVENT_BYTES: u32 = 1 << 18;
 #[map]
 static NODE: Array<Node> = Array::with_max_entries(1, MMAPABLE);
 #[map]
-static LEASE: Array<u64> = Array::with_max_entries(MAX_GROUPS, MMAPABLE);
+static LEASE: Array<u64> = Array::with_max_entries(LEASE_WORDS, MMAPABLE);
 #[map]
 static GENERATION: Array<u32> = Array::with_max_entries(1, MMAPABLE);
 #[map]

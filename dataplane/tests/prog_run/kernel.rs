@@ -1,6 +1,6 @@
 //! The object of this build, loaded.
 
-use crate::support::{Engine, Setup, Verdict, frames::v6, setup::IFINDEX};
+use crate::support::{Engine, Permission, Setup, Verdict, frames::v6, setup::IFINDEX};
 use aya::{
     Ebpf, EbpfLoader, Pod,
     maps::{
@@ -19,6 +19,7 @@ use onearm_dataplane_common::{
         FragmentKey, LEG_SLOTS, LastHop, Leg, LegKey, LegSlot, Limits, MAX_SERVICES, Remembered, SOURCES_ROW,
         Stats,
     },
+    permission::{ARMED_BASE, RELAYING_BASE, YIELDING},
     phase::{EGRESS, MAIN, PHASES},
     refusal::{METERS, Meter},
 };
@@ -379,8 +380,20 @@ impl Engine for Kernel {
         (verdict, out.split_off(4), left)
     }
 
-    fn lease(&mut self, held: bool) {
-        self.fill_array("LEASE", [(0, if held { u64::MAX } else { 0 })]);
+    fn permit(&mut self, permission: Permission) {
+        let later = u64::MAX - YIELDING;
+        let (lease, armed, relaying) = match permission {
+            Permission::None => (0, 0, 0),
+            Permission::Owner => (later, 0, 0),
+            Permission::Yielding => (later | YIELDING, 0, later),
+            Permission::Armed => (0, later, 0),
+            Permission::ArmedUntilNow => (0, 1, 0),
+            Permission::Relaying => (0, 0, later),
+        };
+        self.fill_array(
+            "LEASE",
+            [(0, lease), (ARMED_BASE, armed), (RELAYING_BASE, relaying)],
+        );
     }
 
     fn lock_table(&mut self) {

@@ -16,7 +16,8 @@ pub struct Node {
     pub flow6_buckets: u32,
     /// Most half-open flows at one time.
     pub half_open_budget: u32,
-    /// 1 while the peer is known to be the Active: stray frames are relayed to it. 0: they are dropped.
+    /// 1 while the peer is known to be the Active: stray frames are relayed to it. 0: they are dropped, unless
+    /// [`crate::permission`] says otherwise.
     ///
     /// Map `HALF_OPEN` (array of one `u64`) counts the half-open flows; user space may correct it at a sweep.
     pub relay_to_peer: u32,

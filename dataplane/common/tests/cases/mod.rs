@@ -10,6 +10,7 @@ mod egress;
 mod endings;
 mod fragments;
 mod hairpin;
+mod handover;
 mod icmp_errors;
 mod joined;
 mod last_hops;
@@ -118,6 +119,7 @@ pub fn tables<E: Engine>() -> Vec<Case<E>> {
         endings::cases(),
         fragments::cases(),
         hairpin::cases(),
+        handover::cases(),
         last_hops::cases(),
         lease::cases(),
         legs::cases(),

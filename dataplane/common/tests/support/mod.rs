@@ -21,6 +21,23 @@ pub enum Verdict {
     Redirect,
 }
 
+/// What this node may do, as the words of its lease say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Permission {
+    /// Nothing.
+    None,
+    /// To act for the pair.
+    Owner,
+    /// To act for the pair, but to make no flows.
+    Yielding,
+    /// To act on what the peer passes on.
+    Armed,
+    /// That, but its time has come.
+    ArmedUntilNow,
+    /// To pass on to the peer, whatever is known of that.
+    Relaying,
+}
+
 /// Something that runs frames through the programs.
 pub trait Engine {
     /// Replaces everything configured; flows, counters and stats are empty afterwards.
@@ -33,7 +50,11 @@ pub trait Engine {
     /// afterwards.
     fn run_again(&mut self, frame: &[u8], note: u32) -> (Verdict, Vec<u8>, u32);
     /// Whether a lease is held from now on.
-    fn lease(&mut self, held: bool);
+    fn lease(&mut self, held: bool) {
+        self.permit(if held { Permission::Owner } else { Permission::None });
+    }
+    /// What the lease's words permit from now on.
+    fn permit(&mut self, permission: Permission);
     /// True if the egress gate lets a frame leave.
     fn leaves(&mut self, frame: &[u8]) -> bool;
     /// User space finds a neighbour of a client believable, or not.

@@ -88,10 +88,17 @@ impl Tables for Kernel {
 
     #[inline(always)]
     fn lease(&self, group: u8) -> u64 {
-        // SAFETY: a map value; one aligned word.
-        LEASE
-            .get_ptr(u32::from(group))
-            .map_or(0, |deadline| unsafe { deadline.read_volatile() })
+        counted(&LEASE, u32::from(group))
+    }
+
+    #[inline(always)]
+    fn armed(&self, group: u8) -> u64 {
+        counted(&LEASE, ARMED_BASE + u32::from(group))
+    }
+
+    #[inline(always)]
+    fn relaying(&self, group: u8) -> u64 {
+        counted(&LEASE, RELAYING_BASE + u32::from(group))
     }
 
     #[inline(always)]

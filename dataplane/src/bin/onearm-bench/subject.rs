@@ -300,7 +300,7 @@ fn configure(ebpf: &mut Ebpf, buckets: u32, mode: u8) -> anyhow::Result<()> {
         ..Node::default()
     };
     array(ebpf, "NODE")?.set(0, node, 0)?;
-    array(ebpf, "LEASE")?.set(0, u64::MAX, 0)?;
+    array(ebpf, "LEASE")?.set(0, u64::MAX - 1, 0)?;
     let leg = Leg {
         mac: LEG_MAC,
         mtu: 1_500,

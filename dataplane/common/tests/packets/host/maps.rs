@@ -1,6 +1,7 @@
 //! What the packet logic looks up and counts, in lists.
 
 use super::{Counted, Host};
+use crate::support::Permission;
 use onearm_dataplane_common::{
     addr::Addr,
     counter::Counter,
@@ -9,6 +10,7 @@ use onearm_dataplane_common::{
         EndpointKey, FragmentKey, LastHop, Leg, LegKey, Limits, NeighbourKey, NextHop, Node, Owned, OwnedKey,
         Remembered, Route, ScopedPrefix, Server, Service, ServiceKey, SnatPool, SnatRange, Tunnel,
     },
+    permission::YIELDING,
     persistence::{self, Rule},
     refusal::Rate,
     tables::Tables,
@@ -54,7 +56,22 @@ impl Tables for Host {
     }
     fn lease(&self, group: u8) -> u64 {
         // One that ends now is over.
-        if self.held && group == 0 {
+        match self.permission {
+            Permission::Owner if group == 0 => (self.now + 2) & !YIELDING,
+            Permission::Yielding if group == 0 => (self.now + 2) | YIELDING,
+            _ => self.now,
+        }
+    }
+    fn armed(&self, group: u8) -> u64 {
+        match self.permission {
+            Permission::Armed if group == 0 => self.now + 1,
+            Permission::ArmedUntilNow => self.now,
+            _ => 0,
+        }
+    }
+    fn relaying(&self, group: u8) -> u64 {
+        let relays = matches!(self.permission, Permission::Yielding | Permission::Relaying);
+        if relays && group == 0 {
             self.now + 1
         } else {
             self.now

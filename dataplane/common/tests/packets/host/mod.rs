@@ -9,7 +9,7 @@ mod maps;
 
 pub use buffer::Buffer;
 
-use crate::support::{Engine, Setup, Verdict, setup::IFINDEX};
+use crate::support::{Engine, Permission, Setup, Verdict, setup::IFINDEX};
 use onearm_dataplane_common::{
     addr::{Addr, Addr4, Address},
     answer::answer,
@@ -58,7 +58,7 @@ pub struct Host {
     pub setup: Setup,
     pub buckets: Vec<UnsafeCell<Bucket4>>,
     pub buckets6: Vec<UnsafeCell<Bucket6>>,
-    held: bool,
+    permission: Permission,
     pub now: u64,
     pub slot: u32,
     /// Bytes of each frame that lie in the first piece of its memory.
@@ -115,7 +115,7 @@ impl Host {
             setup: Setup::default(),
             buckets: Vec::new(),
             buckets6: Vec::new(),
-            held: true,
+            permission: Permission::Owner,
             now: 1 << 40,
             slot: 0,
             first_piece: usize::MAX,
@@ -331,7 +331,7 @@ impl Engine for Host {
         self.events.borrow_mut().clear();
         self.pace.borrow_mut().clear();
         self.tallied.borrow_mut().clear();
-        self.held = true;
+        self.permission = Permission::Owner;
     }
 
     fn change(&mut self, setup: &Setup) {
@@ -346,8 +346,8 @@ impl Engine for Host {
         self.pass_through(frame, IFINDEX, note)
     }
 
-    fn lease(&mut self, held: bool) {
-        self.held = held;
+    fn permit(&mut self, permission: Permission) {
+        self.permission = permission;
     }
 
     fn leaves(&mut self, frame: &[u8]) -> bool {

@@ -3,7 +3,7 @@
 //! ```text
 //! start ── node_loop ── node ──► plan ──► dataplane, netcfg          (a pass: what is wanted, minus what was done)
 //!              │  ▲
-//!              │  └── picture, health, hello, dataplane and kernel events
+//!              │  └── picture, health, stream, dataplane and kernel events
 //!              └───── ha_link ◄──► ha_process                        (the other process)
 //! beside ─► backend ──► board, dataplane, health                      (answers to `onearm`, on a thread of their own)
 //! ```
@@ -19,7 +19,6 @@ mod gates;
 mod guests;
 mod ha_link;
 mod ha_process;
-mod hello;
 mod helping;
 mod legs;
 mod node;
@@ -30,6 +29,7 @@ mod plan;
 mod probe;
 mod recording;
 mod start;
+mod streaming;
 mod usage;
 
 pub use start::main;

@@ -10,3 +10,4 @@ pub mod decap;
 pub mod health;
 pub mod key;
 mod on_disk;
+mod stream;

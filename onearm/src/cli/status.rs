@@ -4,7 +4,9 @@ use std::fmt::Write as _;
 use super::Daemon;
 use super::exit::{Exit, Failure};
 use super::output::{self, grouped, span};
-use crate::control::{AuthenticationStatus, LegStatus, NodeState, Status, UsageStatus};
+use crate::control::{
+    AuthenticationStatus, LegStatus, NodeState, Status, StreamState, StreamStatus, UsageStatus,
+};
 
 /// A peer that was silent for longer does not speak now.
 const QUIET_MS: u64 = 5_000;
@@ -57,6 +59,7 @@ pub(super) fn show(status: &Status) -> String {
     );
     lines.add("lease", lease(status));
     lines.add("peer", peer(status));
+    lines.add("stream", stream(&status.stream));
     let ha = &status.ha;
     lines.add(
         "election",
@@ -124,6 +127,7 @@ pub(super) fn show(status: &Status) -> String {
     in_use(&mut text, &data.usage);
     counters(&mut text, "protocol", &ha.counters);
     counters(&mut text, "packets", &data.counters);
+    counters(&mut text, "stream", &stream_counters(&status.stream));
     if !status.warnings.is_empty() {
         text.push('\n');
     }
@@ -213,6 +217,41 @@ fn peer(status: &Status) -> String {
         let _ignored = write!(text, ", every {}", span(interval));
     }
     text
+}
+
+/// `lb2 (onearm 0.1.0) for 3 h 5 m, protocol 1, key 2; 12 frames heard, 14 said`.
+fn stream(stream: &StreamStatus) -> String {
+    if stream.state != StreamState::Open {
+        return format!("none: {}", stream.reason);
+    }
+    let mut text = format!(
+        "{} (onearm {}) for {}",
+        stream.peer_name.as_deref().unwrap_or("?"),
+        stream.peer_version.as_deref().unwrap_or("?"),
+        span(stream.since_ms.unwrap_or_default())
+    );
+    if let (Some(protocol), Some(key)) = (stream.protocol, stream.key) {
+        let _ignored = write!(text, ", protocol {protocol}, key {key}");
+    }
+    if let Some(last) = stream.last_error.as_ref().filter(|_| stream.sessions > 1) {
+        let _ignored = write!(text, "; session {}, the one before: {last}", stream.sessions);
+    }
+    text
+}
+
+fn stream_counters(stream: &StreamStatus) -> BTreeMap<String, u64> {
+    let failed = stream.failed.iter().map(|(name, count)| (format!("failed_{name}"), *count));
+    let ended = stream.ended.iter().map(|(name, count)| (format!("ended_{name}"), *count));
+    let traffic = [
+        ("sessions", stream.sessions),
+        ("frames_in", stream.frames_in),
+        ("frames_out", stream.frames_out),
+        ("bytes_in", stream.bytes_in),
+        ("bytes_out", stream.bytes_out),
+        ("unknown_records", stream.unknown_records),
+    ];
+    let traffic = traffic.map(|(name, count)| (name.to_owned(), count));
+    traffic.into_iter().chain(failed).chain(ended).collect()
 }
 
 /// What is in use of everything that can run out; nothing of what is not.

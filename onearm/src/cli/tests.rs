@@ -33,6 +33,20 @@ fn status_of_an_active() -> Status {
             advert_interval_ms: Some(100),
             mac: Some("02:00:00:00:00:03".into()),
         },
+        stream: StreamStatus {
+            state: StreamState::Open,
+            since_ms: Some(11_100_000),
+            peer_name: Some("lb2".into()),
+            peer_id: Some(NodeId::new(2).expect("2 is an id")),
+            peer_version: Some("0.1.0".into()),
+            protocol: Some(1),
+            key: Some(2),
+            sessions: 2,
+            frames_in: 11_200,
+            ended: [("reset".into(), 1)].into(),
+            last_error: Some("the connection was reset".into()),
+            ..StreamStatus::default()
+        },
         legs: vec![LegStatus {
             name: "lan".into(),
             interface: "enp65s0f1".into(),
@@ -190,6 +204,8 @@ node       lb1 (id 1), onearm 0.1.0, up 1 d 2 h
 state      active for 1 h 2 m: no advert from the peer for 3 intervals
 lease      valid, 42 ms left (renewed all the time), epoch 12
 peer       192.168.100.3 standby, heard 41 ms ago, priority 100, every 100 ms
+stream     lb2 (onearm 0.1.0) for 3 h 5 m, protocol 1, key 2; session 2, the one
+           before: the connection was reset
 election   vrid 51, priority 150, adverts every 100 ms, auth none, real-time
 pair.toml  0123456789ab, the peer's is not known
 flows      123,456 of 1,000,000, half-open 12 of 65,536; maps 301 MB
@@ -211,6 +227,10 @@ protocol
 
 packets
   dnat_reply_without_flow            3
+
+stream
+  ended_reset                        1  frames_in                     11,200
+  sessions                           2
 
 ! adverts are not authenticated (auth = \"none\")
 "

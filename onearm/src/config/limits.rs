@@ -80,7 +80,5 @@ pub const CHECK_TIMEOUT: RangeInclusive<Duration> = Duration::from_millis(10)..=
 pub const CHECK_COUNT: RangeInclusive<u64> = 1..=100;
 /// `server.weight`.
 pub const WEIGHT: RangeInclusive<u64> = 0..=255;
-/// UDP port of the hellos, in which the nodes compare their configurations.
-pub const HELLO_PORT: u16 = 8_470;
 /// Any port.
 pub const PORT: RangeInclusive<u64> = 1..=65_535;

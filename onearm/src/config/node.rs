@@ -68,6 +68,13 @@ pub struct PeerLink {
     pub peer: IpAddr,
 }
 
+impl NodeConfig {
+    /// The other node's address that the stream goes to: that on the peer link where there is one.
+    pub fn stream_peer(&self) -> IpAddr {
+        self.peer.link.map_or(self.peer.address, |link| link.peer)
+    }
+}
+
 impl Peer {
     /// Every address adverts go to, with the key it is written under.
     pub fn addresses(&self) -> impl Iterator<Item = (&'static str, IpAddr)> {

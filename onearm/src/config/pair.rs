@@ -136,6 +136,8 @@ pub struct HaConfig {
     pub rollout: Rollout,
     /// UDP port of HA datagrams on both nodes.
     pub datagram_port: u16,
+    /// TCP port of the stream between the nodes, on both.
+    pub stream_port: u16,
     /// How adverts travel.
     pub transport: Transport,
     /// Whether a node with greater priority takes over from a live Active.

@@ -22,6 +22,7 @@ pub(super) const HA: Keys = Keys {
         "auth",
         "rollout",
         "datagram_port",
+        "stream_port",
         "transport",
         "preempt",
         "announce",
@@ -50,8 +51,8 @@ pub(super) const GATEWAY: Keys = Keys {
 };
 
 const DEFAULT_ADVERT_INTERVAL: Duration = Duration::from_millis(100);
-/// Beside that of the hellos.
 const DEFAULT_DATAGRAM_PORT: u16 = 8_471;
+const DEFAULT_STREAM_PORT: u16 = 8_470;
 const DEFAULT_ANNOUNCE_RATE: u32 = 200;
 const DEFAULT_ANNOUNCE_REFRESH: Duration = Duration::from_mins(1);
 const DEFAULT_LIMITS: Limits = Limits {
@@ -137,6 +138,7 @@ fn draft_ha() -> HaConfig {
         auth: Auth::Hmac,
         rollout: Rollout::Enforce,
         datagram_port: DEFAULT_DATAGRAM_PORT,
+        stream_port: DEFAULT_STREAM_PORT,
         transport: Transport::Multicast,
         preempt: false,
         announce: Vec::new(),
@@ -221,15 +223,8 @@ fn ha(walk: &mut Walk<'_>, field: &Field<'_>) -> Option<HaConfig> {
     let rollout = walk.or(&table, "rollout", draft.rollout, |walk, field| {
         rollout(walk, field, auth)
     });
-    let datagram_port = walk.or(&table, "datagram_port", draft.datagram_port, |walk, field| {
-        let port = u16::try_from(walk.integer(field, limits::PORT)?).ok()?;
-        if port == limits::HELLO_PORT {
-            let message = "the nodes compare their configurations on this port";
-            walk.error(field, "port", message, "write another one");
-            return None;
-        }
-        Some(port)
-    });
+    let datagram_port = walk.or(&table, "datagram_port", draft.datagram_port, port);
+    let stream_port = walk.or(&table, "stream_port", draft.stream_port, port);
     let transport = walk.or(&table, "transport", draft.transport, |walk, field| {
         let choices = [
             ("multicast", Transport::Multicast),
@@ -262,6 +257,7 @@ fn ha(walk: &mut Walk<'_>, field: &Field<'_>) -> Option<HaConfig> {
         auth,
         rollout,
         datagram_port,
+        stream_port,
         transport,
         preempt,
         announce,
@@ -269,6 +265,10 @@ fn ha(walk: &mut Walk<'_>, field: &Field<'_>) -> Option<HaConfig> {
         announce_refresh,
         witness,
     })
+}
+
+fn port(walk: &mut Walk<'_>, field: &Field<'_>) -> Option<u16> {
+    u16::try_from(walk.integer(field, limits::PORT)?).ok()
 }
 
 fn rollout(walk: &mut Walk<'_>, field: &Field<'_>, auth: Auth) -> Option<Rollout> {

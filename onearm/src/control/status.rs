@@ -20,6 +20,9 @@ pub struct Status {
     pub lease: LeaseStatus,
     /// What is known of the other node.
     pub peer: PeerStatus,
+    /// The connection to the other node's daemon.
+    #[serde(default)]
+    pub stream: StreamStatus,
     /// The interfaces onearm works on, in the order of `node.toml`.
     pub legs: Vec<LegStatus>,
     /// Which configuration runs here and there.
@@ -102,6 +105,60 @@ pub struct PeerStatus {
     pub advert_interval_ms: Option<u64>,
     /// Its MAC on the leg, `aa:bb:cc:dd:ee:ff`.
     pub mac: Option<String>,
+}
+
+/// The stream: the authenticated connection to the other node's daemon. Nothing in the election depends on it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StreamStatus {
+    /// Whether it is open.
+    pub state: StreamState,
+    /// Why it is not open, and what to do; empty while it is.
+    pub reason: String,
+    /// How long the session has been open, in milliseconds.
+    pub since_ms: Option<u64>,
+    /// The other node's name, by its own word under the pair's key; `None`, as all that follows, while it is not open.
+    pub peer_name: Option<String>,
+    /// Its id.
+    pub peer_id: Option<NodeId>,
+    /// Version of its daemon.
+    pub peer_version: Option<String>,
+    /// Version of the protocol the nodes agreed on.
+    pub protocol: Option<u16>,
+    /// What both can do beyond it, by name.
+    pub capabilities: Vec<String>,
+    /// Number of the key the session was made with.
+    pub key: Option<u16>,
+    /// Sessions since the daemon's start.
+    pub sessions: u64,
+    /// Frames received, over all sessions.
+    pub frames_in: u64,
+    /// Frames sent.
+    pub frames_out: u64,
+    /// Bytes received.
+    pub bytes_in: u64,
+    /// Bytes sent.
+    pub bytes_out: u64,
+    /// Records received of a kind this release does not know.
+    pub unknown_records: u64,
+    /// Connections that came to no session, by cause; `stranger`: not from the peer's address, `flood`: too many in a second.
+    pub failed: BTreeMap<String, u64>,
+    /// Sessions that ended, by cause.
+    pub ended: BTreeMap<String, u64>,
+    /// Why the last session ended or the last attempt failed.
+    pub last_error: Option<String>,
+}
+
+/// Whether there is a stream.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum StreamState {
+    /// None is made: there is no key (`auth = "none"`).
+    #[default]
+    Off,
+    /// Not now.
+    Waiting,
+    /// Both nodes hear each other.
+    Open,
 }
 
 /// One leg.

@@ -58,6 +58,7 @@ fn status() -> Status {
             epoch: 2,
         },
         peer: PeerStatus::default(),
+        stream: StreamStatus::default(),
         legs: vec![],
         config: ConfigStatus {
             digest: "ab".into(),

@@ -10,6 +10,7 @@ use onearm_dataplane::{
 };
 
 use onearm_ha::config::Rollout;
+use tokio::sync::watch;
 
 use crate::config::{Auth, Loaded, ModeFor, ServerConfig, ServiceConfig};
 use crate::control::{
@@ -18,11 +19,13 @@ use crate::control::{
     ProbeResult, Refusal, RefusalKind, ServerHealth, ServerStatus, ServiceStatus, Status, Traffic,
 };
 use crate::health::{Health, ServerKey, effective_weight};
+use crate::stream::view::View;
 
 use super::authentication;
 use super::board::Board;
 use super::clock;
 use super::probe;
+use super::streaming;
 
 /// The daemon as the control API sees it.
 #[derive(Debug)]
@@ -39,6 +42,8 @@ pub(crate) struct Backend {
     pub(crate) lease: LeaseCell,
     /// The checks.
     pub(crate) health: Health,
+    /// The stream to the peer, where there is one.
+    pub(crate) stream: Option<watch::Receiver<View>>,
     /// When the daemon started, CLOCK_MONOTONIC ns.
     pub(crate) started_ns: u64,
 }
@@ -95,7 +100,10 @@ impl ControlBackend for Backend {
         let now_ns = clock::monotonic_ns();
         let ms_since = |at_ns: u64| now_ns.saturating_sub(at_ns) / 1_000_000;
         let facts = self.board.facts();
-        let config = self.config_status(facts.hello.as_ref().map(|h| &*h.digest));
+        let stream = self.stream.as_ref().map(|view| view.borrow().clone());
+        let profile = stream.as_ref().and_then(|view| view.profile.as_ref());
+        let config = self.config_status(profile.map(|profile| &*profile.digest));
+        let stream = streaming::status(stream.as_ref(), node.stream_peer());
         let mut warnings: Vec<String> = facts.warnings.values().flatten().cloned().collect();
         let unsafe_for_now = match (
             pair.ha.auth,
@@ -111,7 +119,7 @@ impl ControlBackend for Backend {
         };
         warnings.extend(unsafe_for_now.map(str::to_owned));
         if config.differs {
-            let peer = facts.hello.as_ref().map_or("the peer", |h| &h.name);
+            let peer = stream.peer_name.as_deref().unwrap_or("the peer");
             warnings.push(format!("{peer} runs another pair.toml: compare the two files, then restart the node whose file is wrong"));
         }
         Ok(Status {
@@ -129,6 +137,7 @@ impl ControlBackend for Backend {
                 last_seen_ms: facts.peer_heard_ns.map(ms_since),
                 ..facts.peer.clone()
             },
+            stream,
             legs: facts.legs.clone(),
             config,
             ha: HaStatus {

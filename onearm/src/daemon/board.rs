@@ -13,7 +13,6 @@ use crate::control::{
 };
 
 use super::clock;
-use super::hello::Hello;
 
 /// The board. Locked for moments only, never across a wait.
 #[derive(Debug)]
@@ -44,8 +43,6 @@ pub(crate) struct Facts {
     pub(crate) authentication: Option<AuthenticationFacts>,
     /// Legs in the order of `node.toml`.
     pub(crate) legs: Vec<LegStatus>,
-    /// The peer's word on its configuration.
-    pub(crate) hello: Option<Hello>,
     /// Flows at the end of the last pass over the table.
     pub(crate) flows: u64,
     /// How often the thread that helps the programs ended and was started again.
@@ -89,7 +86,6 @@ impl Board {
             ha_counters: BTreeMap::new(),
             authentication: None,
             legs: Vec::new(),
-            hello: None,
             flows: 0,
             helper_restarts: 0,
             usage: Vec::new(),

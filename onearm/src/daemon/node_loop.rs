@@ -4,7 +4,6 @@ mod election;
 mod reload;
 
 use std::future::pending;
-use std::net::SocketAddr;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
@@ -15,11 +14,10 @@ use onearm_ha::membership::{self, KnownProtocol, Memberships};
 use onearm_netcfg::Event as KernelEvent;
 use sd_notify::NotifyState;
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval, sleep_until};
 
-use crate::config::limits::HELLO_PORT;
 use crate::config::{Loaded, Refused};
 use crate::control::Severity;
 
@@ -28,11 +26,11 @@ pub(crate) use reload::Files;
 use super::authentication::{Authentication, Refusals};
 use super::epochs::Epochs;
 use super::ha_link::{HaLink, News};
-use super::hello::{self, Hello};
 use super::node::{Node, RETRY, Settled};
 use super::notices::{self, told};
 use super::plan;
 use super::recording::Recording;
+use super::streaming::Streaming;
 
 /// Indexes of removed servers and neighbours are freed this often.
 const RECLAIM: Duration = Duration::from_mins(1);
@@ -63,10 +61,8 @@ struct Running {
     ha: Option<(HaLink, mpsc::Receiver<News>)>,
     /// The HA process may be started (again) from then on.
     ha_from: Instant,
-    hello: watch::Sender<Hello>,
-    /// From an address of this node.
-    hellos: Option<(SocketAddr, tokio::task::JoinHandle<()>)>,
-    heard: watch::Sender<Option<Hello>>,
+    /// Where the election is authenticated.
+    streaming: Option<Streaming>,
     again_at: Option<Instant>,
     /// Programs were attached or went since the HA process was given the links.
     links_due: bool,
@@ -97,7 +93,7 @@ pub(crate) async fn run(
         mut events,
         kernel: mut kernel_events,
     }: Inputs,
-    hello: Hello,
+    streaming: Option<Streaming>,
     recording: Option<Recording>,
     files: Files,
     (auth, epochs): (Option<Authentication>, Option<Epochs>),
@@ -105,7 +101,6 @@ pub(crate) async fn run(
     let mut hangup = signal(SignalKind::hangup()).context("SIGHUP cannot be caught")?;
     let mut terminate = signal(SignalKind::terminate()).context("SIGTERM cannot be caught")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("SIGINT cannot be caught")?;
-    let (heard, mut hellos) = watch::channel(None);
     let mut picture = node.picture.clone();
     let mut health = node.health.changes();
     let mut kernel_status = node.netcfg.status();
@@ -123,9 +118,7 @@ pub(crate) async fn run(
         known_protocol: None,
         ha: None,
         ha_from: Instant::now(),
-        hello: watch::Sender::new(hello),
-        hellos: None,
-        heard,
+        streaming,
         again_at: None,
         links_due: false,
         terms: 0,
@@ -173,10 +166,7 @@ pub(crate) async fn run(
                 let text = "events of the dataplane cannot be read: refusals and conflicts are counted, not told";
                 running.node.board.warn("events", vec![text.to_owned()]);
             },
-            Ok(()) = hellos.changed() => {
-                let hello = hellos.borrow_and_update().clone();
-                running.hello(hello).await;
-            }
+            () = streamed(&mut running.streaming) => running.look_at_stream().await,
             () = at(running.again_at) => {
                 running.again_at = None;
                 running.settle().await;
@@ -230,6 +220,19 @@ async fn news(ha: &mut Option<(HaLink, mpsc::Receiver<News>)>) -> News {
     }
 }
 
+/// Something is known of the stream, or is to be told of it.
+async fn streamed(streaming: &mut Option<Streaming>) {
+    let Some(streaming) = streaming else {
+        return pending().await;
+    };
+    let deadline = streaming.notices.deadline();
+    tokio::select! {
+        // Cancel-safe. Without its thread nothing changes any more.
+        Ok(()) = streaming.view.changed() => {}
+        () = at(deadline) => {}
+    }
+}
+
 async fn next_event(events: &mut Option<EventStream>) -> Option<Timed> {
     match events {
         Some(events) => events
@@ -256,7 +259,7 @@ impl Running {
         self.hold_links().await;
         self.keep_memberships();
         self.keep_ha().await;
-        self.keep_hellos();
+        self.keep_stream();
     }
 
     fn keep_memberships(&mut self) {
@@ -309,51 +312,28 @@ impl Running {
         self.again_at = Some(sooner(self.again_at, at));
     }
 
-    /// Hellos go between the nodes' own addresses; they start when this node has one, and anew when it has another.
-    fn keep_hellos(&mut self) {
+    /// The stream goes between the nodes' own addresses, whichever they are now.
+    fn keep_stream(&self) {
+        let Some(streaming) = &self.streaming else { return };
         let picture = self.node.picture.borrow();
-        let node = &self.node.loaded.node;
-        let macs = plan::leg_macs(&node.legs, &picture);
-        self.hello.send_if_modified(|hello| {
-            let new = hello.legs != macs;
-            hello.legs = macs;
-            new
-        });
-        let ends = plan::election_leg(node, &picture).and_then(|leg| {
-            // The address the peer has in its file, whatever others the leg has.
-            let own = plan::own_address(node, leg, &picture)?;
-            let end = |address| plan::socket_address(leg, &picture, address, HELLO_PORT);
-            Some((end(own)?, end(node.peer.address)?))
-        });
-        let Some((own, peer)) = ends else { return };
-        if let Some((from, exchange)) = &self.hellos {
-            if *from == own {
-                return;
-            }
-            exchange.abort();
-        }
-        let exchange = hello::exchange(own, peer, self.hello.subscribe(), self.heard.clone());
-        self.hellos = Some((own, tokio::spawn(exchange)));
+        let Loaded { node, pair, .. } = &*self.node.loaded;
+        streaming.tell(|profile| profile.legs = plan::leg_macs(&node.legs, &picture));
+        streaming.at(plan::stream_ends(node, pair, &picture));
     }
 
-    async fn hello(&mut self, hello: Option<Hello>) {
-        if let Some(hello) = &hello
-            && self.node.peer_legs != hello.legs
-        {
-            self.node.peer_legs.clone_from(&hello.legs);
-            self.settle().await;
+    async fn look_at_stream(&mut self) {
+        let Some(streaming) = &mut self.streaming else { return };
+        let view = streaming.view.borrow_and_update().clone();
+        let (warnings, events) = streaming.notices.look(Instant::now(), &view);
+        self.node.board.warn("stream", warnings);
+        for event in events {
+            self.node.board.tell(event);
         }
-        let digest = self.hello.borrow().digest.clone();
-        let differs = |hello: &Hello| hello.digest != digest;
-        let before = std::mem::replace(&mut self.node.board.facts().hello, hello.clone());
-        // Once, however often the other file (or whoever forges hellos) changes.
-        if let Some(other) = hello.filter(|hello| differs(hello) && !before.as_ref().is_some_and(differs)) {
-            self.node.board.record(
-                Severity::Warning,
-                "configuration-differs",
-                format!("{} runs another pair.toml", other.name),
-                "compare the two files, then restart the node whose file is wrong",
-            );
+        if let Some(profile) = view.profile
+            && self.node.peer_legs != profile.legs
+        {
+            self.node.peer_legs = profile.legs;
+            self.settle().await;
         }
     }
 
@@ -412,6 +392,9 @@ impl Running {
             ha.stop(&mut heard).await;
         }
         self.lease.clear();
+        if let Some(streaming) = self.streaming.take() {
+            streaming.stop().await;
+        }
         let mut failed = Vec::new();
         if let Err(error) = self.node.ask(onearm_dataplane::Dataplane::detach_all).await {
             failed.push(error);
@@ -421,9 +404,6 @@ impl Running {
             gates.lock().unwrap_or_else(PoisonError::into_inner).remove_all()
         });
         failed.extend(removed.await.unwrap_or_else(|panic| vec![panic.to_string()]));
-        if let Some((_, hellos)) = self.hellos.take() {
-            hellos.abort();
-        }
         match self.node.netcfg.stop().await {
             Ok(restored) => {
                 for line in &restored.lines {

@@ -9,7 +9,7 @@ mod places;
 mod tables;
 
 pub(crate) use direct::off_link;
-pub(crate) use election::{election_leg, ha_config, own_address, socket_address};
+pub(crate) use election::{election_leg, ha_config, stream_ends};
 pub(crate) use health::turned;
 pub(crate) use kernel::{LegUse, desired};
 pub(crate) use mirror::{

@@ -1,6 +1,5 @@
 //! From the command line to a running node, and back.
 
-use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex};
@@ -25,13 +24,13 @@ use super::beside::Beside;
 use super::board::Board;
 use super::epochs::Epochs;
 use super::gates::Gates;
-use super::hello::{self, Hello};
 use super::helping::Helping;
 use super::legs::lock;
 use super::node::Node;
 use super::node_loop::{self, Files, Inputs};
 use super::options::Options;
 use super::recording::Recording;
+use super::streaming::Streaming;
 use super::{clock, ha_process};
 
 /// Descriptors wanted: health checks, control connections, links, and some more.
@@ -171,6 +170,10 @@ async fn serve(options: &Options, mut loaded: Loaded) -> anyhow::Result<()> {
     tokio::spawn(checking);
     checks.configure(health::specs(&loaded.pair));
 
+    let streaming = auth
+        .as_ref()
+        .map(|auth| Streaming::start(&loaded, &auth.keys))
+        .transpose()?;
     let backend = Arc::new(Backend {
         loaded: Arc::clone(&loaded),
         board: Arc::clone(&board),
@@ -178,6 +181,7 @@ async fn serve(options: &Options, mut loaded: Loaded) -> anyhow::Result<()> {
         flows: Arc::clone(&flows),
         lease: lock(&dataplane).lease_cell(GroupId::FIRST)?,
         health: checks.clone(),
+        stream: streaming.as_ref().map(|streaming| streaming.view.clone()),
         started_ns,
     });
     let group = options.group.as_deref().or(loaded.node.control_group.as_deref());
@@ -203,8 +207,7 @@ async fn serve(options: &Options, mut loaded: Loaded) -> anyhow::Result<()> {
         events,
         kernel: netcfg_events,
     };
-    let hello = hello_of(&loaded);
-    let outcome = node_loop::run(node, lease, inputs, hello, recording, files, (auth, epochs)).await;
+    let outcome = node_loop::run(node, lease, inputs, streaming, recording, files, (auth, epochs)).await;
     beside.stop().await;
     outcome
 }
@@ -220,16 +223,4 @@ fn pair_key(pair: &PairConfig, auth: Option<&Authentication>) -> [u64; 2] {
     let digest = seed.finalize();
     let word = |at: usize| u64::from_le_bytes(std::array::from_fn(|i| digest[at + i]));
     [word(0), word(8)]
-}
-
-/// What this node says of itself.
-fn hello_of(loaded: &Loaded) -> Hello {
-    Hello {
-        format: hello::FORMAT,
-        name: loaded.node.name.clone(),
-        id: loaded.node.id,
-        version: env!("CARGO_PKG_VERSION").to_owned(),
-        digest: loaded.pair.digest().to_string(),
-        legs: BTreeMap::new(),
-    }
 }

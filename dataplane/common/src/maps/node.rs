@@ -97,7 +97,7 @@ pub struct Leg {
     pub addr6: Addr,
     /// The link-local address of the interface; none: [`Addr::NONE`].
     pub link_local: Addr,
-    /// MAC of the peer's leg, learned from its authenticated hellos or adverts; all zero = unknown.
+    /// MAC of the peer's leg, learned from the stream or its adverts; all zero = unknown.
     pub peer_mac: Mac,
     /// Largest IP packet, bytes; 65,535 for anything above.
     pub mtu: u16,

@@ -110,6 +110,9 @@ impl Running {
         self.node
             .board
             .record(Severity::Info, "authentication-changed", text, "");
+        if let (Some(streaming), Some(auth)) = (&self.streaming, &self.auth) {
+            streaming.use_keys(&auth.keys);
+        }
         self.show_authentication();
         self.settle().await;
     }

@@ -12,6 +12,7 @@ use crate::config::{self, Leg, NodeConfig, PairConfig};
 
 use super::{mirror, places};
 use crate::daemon::authentication::Authentication;
+use crate::stream::driver::Ends;
 
 /// The leg on which adverts travel: the one whose network holds the peer's address, else the only one that VIPs can be on.
 pub(crate) fn election_leg<'a>(node: &'a NodeConfig, picture: &Picture) -> Option<&'a Leg> {
@@ -28,7 +29,7 @@ pub(crate) fn election_leg<'a>(node: &'a NodeConfig, picture: &Picture) -> Optio
 }
 
 /// The node's own address towards the peer; `None` while the leg has none of the peer's family.
-pub(crate) fn own_address(node: &NodeConfig, leg: &Leg, picture: &Picture) -> Option<IpAddr> {
+fn own_address(node: &NodeConfig, leg: &Leg, picture: &Picture) -> Option<IpAddr> {
     own_address_towards(node.peer.address, leg, picture)
 }
 
@@ -44,7 +45,7 @@ fn own_address_towards(peer: IpAddr, leg: &Leg, picture: &Picture) -> Option<IpA
 }
 
 /// An address of the leg for a socket: a link-local one says which link it is of.
-pub(crate) fn socket_address(leg: &Leg, picture: &Picture, address: IpAddr, port: u16) -> Option<SocketAddr> {
+fn socket_address(leg: &Leg, picture: &Picture, address: IpAddr, port: u16) -> Option<SocketAddr> {
     match address {
         IpAddr::V6(address) if address.is_unicast_link_local() => {
             let scope = mirror::leg_picture(leg, picture)?.link?.ifindex;
@@ -194,6 +195,26 @@ fn datagram_paths(
         peer: SocketAddr::new(link.peer, pair.ha.datagram_port),
     });
     Some([on_leg].into_iter().chain(on_link).collect())
+}
+
+/// The ends of the stream: on the peer link where there is one, else on the leg of the adverts; `None` while that has no
+/// address.
+pub(crate) fn stream_ends(node: &NodeConfig, pair: &PairConfig, picture: &Picture) -> Option<Ends> {
+    let port = pair.ha.stream_port;
+    if let Some(link) = node.peer.link {
+        return Some(Ends {
+            own: SocketAddr::new(link.own, port),
+            peer: SocketAddr::new(link.peer, port),
+        });
+    }
+    let leg = election_leg(node, picture)?;
+    // The address the peer has in its file, whatever others the leg has.
+    let own = own_address(node, leg, picture)?;
+    let end = |address| socket_address(leg, picture, address, port);
+    Some(Ends {
+        own: end(own)?,
+        peer: end(node.peer.address)?,
+    })
 }
 
 /// The addresses of one family that adverts carry: those of `ha.announce`, else the first owned one.

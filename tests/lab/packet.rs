@@ -1,6 +1,6 @@
 //! What the lab reads out of captured frames: Ethernet, ARP, IPv4, TCP, UDP, VRRPv3.
 
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, SocketAddrV4};
 
 /// Ethernet protocol of ARP.
 pub const ARP: u16 = 0x0806;
@@ -75,6 +75,17 @@ pub struct Advert {
     pub priority: u8,
     /// Interval in centiseconds.
     pub interval_cs: u16,
+}
+
+/// A TCP connection as one of its segments shows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Flow {
+    /// Who sent it.
+    pub from: SocketAddrV4,
+    /// To whom.
+    pub to: SocketAddrV4,
+    /// Number of the first byte after it.
+    pub next: u32,
 }
 
 impl<'a> Frame<'a> {
@@ -154,6 +165,22 @@ impl<'a> Frame<'a> {
         })
     }
 
+    /// The connection of the TCP segment in it, where that carries data.
+    pub fn tcp_flow(&self) -> Option<Flow> {
+        let ip = self.ip()?;
+        let header = self.ip_header_len()?;
+        let at = 14 + header;
+        let total = usize::from(self.be16(16)?);
+        let offset = usize::from(*self.bytes.get(at + 12)? >> 4) * 4;
+        let data = total.checked_sub(header + offset).filter(|data| *data > 0)?;
+        let number = u32::from_be_bytes(self.bytes.get(at + 4..at + 8)?.try_into().ok()?);
+        (ip.protocol == 6).then_some(Flow {
+            from: SocketAddrV4::new(ip.src, ip.sport),
+            to: SocketAddrV4::new(ip.dst, ip.dport),
+            next: number.wrapping_add(u32::try_from(data).ok()?),
+        })
+    }
+
     /// The advert in it (version 3).
     pub fn advert(&self) -> Option<Advert> {
         let ip = self.ip()?;
@@ -195,6 +222,36 @@ pub fn arp_request(mac: [u8; 6], sender: Ipv4Addr, target: Ipv4Addr) -> Vec<u8> 
     frame
 }
 
+/// A TCP reset as the sender of `flow` would send it next, from the MAC `from` to `to`.
+pub fn tcp_reset(to: [u8; 6], from: [u8; 6], flow: &Flow) -> Vec<u8> {
+    let mut ip = vec![0x45, 0, 0, 40, 0, 1, 0x40, 0, 64, 6, 0, 0];
+    ip.extend(flow.from.ip().octets());
+    ip.extend(flow.to.ip().octets());
+    let sum = checksum(&ip);
+    ip[10..12].copy_from_slice(&sum.to_be_bytes());
+    let mut tcp = Vec::new();
+    tcp.extend(flow.from.port().to_be_bytes());
+    tcp.extend(flow.to.port().to_be_bytes());
+    tcp.extend(flow.next.to_be_bytes());
+    tcp.extend([0, 0, 0, 0, 0x50, RST, 0, 0, 0, 0, 0, 0]);
+    let pseudo = [&ip[12..20], &[0, 6, 0, 20], &tcp].concat();
+    tcp[16..18].copy_from_slice(&checksum(&pseudo).to_be_bytes());
+    [&to[..], &from, &[8, 0], &ip, &tcp].concat()
+}
+
+/// The Internet checksum of an even number of bytes (RFC 1071).
+fn checksum(bytes: &[u8]) -> u16 {
+    let words = bytes.as_chunks::<2>().0;
+    let mut sum: u32 = words
+        .iter()
+        .map(|word| u32::from(u16::from_be_bytes(*word)))
+        .sum();
+    while sum > 0xffff {
+        sum = (sum & 0xffff) + (sum >> 16);
+    }
+    !u16::try_from(sum).unwrap_or_default()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -209,6 +266,30 @@ mod tests {
         assert_eq!(arp.target, Ipv4Addr::new(192, 168, 100, 100));
         assert_eq!(frame.dst_mac(), [0xff; 6]);
         assert!(!arp.is_announcement());
+    }
+
+    #[test]
+    fn a_reset_has_the_numbers_of_the_connection_and_right_checksums() {
+        let flow = Flow {
+            from: "192.168.100.3:40000".parse().expect("an address"),
+            to: "192.168.100.2:8470".parse().expect("an address"),
+            next: 0xffff_fff0,
+        };
+        let bytes = tcp_reset([2; 6], [4; 6], &flow);
+        let frame = Frame::new(&bytes).expect("long enough");
+        let ip = frame.ip().expect("IPv4");
+        assert_eq!((ip.sport, ip.dport, ip.flags), (40_000, 8_470, RST));
+        assert_eq!(checksum(&bytes[14..34]), 0);
+        assert_eq!(
+            checksum(&[&bytes[26..34], &[0, 6, 0, 20], &bytes[34..]].concat()),
+            0
+        );
+        assert_eq!(frame.tcp_flow(), None, "it carries nothing");
+        let mut data = bytes;
+        data[17] = 40 + 32;
+        data.extend([0; 32]);
+        let read = Frame::new(&data).and_then(|frame| frame.tcp_flow());
+        assert_eq!(read, Some(Flow { next: 16, ..flow }));
     }
 
     #[test]

@@ -240,8 +240,14 @@ fn stream(stream: &StreamStatus) -> String {
 }
 
 fn stream_counters(stream: &StreamStatus) -> BTreeMap<String, u64> {
-    let failed = stream.failed.iter().map(|(name, count)| (format!("failed_{name}"), *count));
-    let ended = stream.ended.iter().map(|(name, count)| (format!("ended_{name}"), *count));
+    let failed = stream
+        .failed
+        .iter()
+        .map(|(name, count)| (format!("failed_{name}"), *count));
+    let ended = stream
+        .ended
+        .iter()
+        .map(|(name, count)| (format!("ended_{name}"), *count));
     let traffic = [
         ("sessions", stream.sessions),
         ("frames_in", stream.frames_in),

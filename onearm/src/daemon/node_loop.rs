@@ -322,7 +322,9 @@ impl Running {
     }
 
     async fn look_at_stream(&mut self) {
-        let Some(streaming) = &mut self.streaming else { return };
+        let Some(streaming) = &mut self.streaming else {
+            return;
+        };
         let view = streaming.view.borrow_and_update().clone();
         let (warnings, events) = streaming.notices.look(Instant::now(), &view);
         self.node.board.warn("stream", warnings);

@@ -87,7 +87,8 @@ impl Streaming {
 
     /// Where the nodes are now.
     pub(crate) fn at(&self, ends: Option<Ends>) {
-        self.ends.send_if_modified(|known| std::mem::replace(known, ends) != ends);
+        self.ends
+            .send_if_modified(|known| std::mem::replace(known, ends) != ends);
     }
 
     /// What this node tells of itself now.
@@ -169,7 +170,9 @@ impl Notices {
     /// When to look again though nothing changes.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         let limit = if self.sessions == 0 { AT_START } else { DOWN_AFTER };
-        self.down.filter(|_| self.told_down.is_none()).map(|since| since + limit)
+        self.down
+            .filter(|_| self.told_down.is_none())
+            .map(|since| since + limit)
     }
 
     /// Warnings that hold now, and events to tell.
@@ -193,7 +196,11 @@ impl Notices {
                 }
                 self.told_down = Some(name);
             }
-            warnings.push(if remedy.is_empty() { text } else { format!("{text}; {remedy}") });
+            warnings.push(if remedy.is_empty() {
+                text
+            } else {
+                format!("{text}; {remedy}")
+            });
         }
         (warnings, events)
     }
@@ -214,7 +221,12 @@ impl Notices {
         }
         let was_told = self.told_down.take().is_some();
         if first || was_told {
-            events.push(event(Severity::Info, "stream-up", format!("stream to {peer}"), ""));
+            events.push(event(
+                Severity::Info,
+                "stream-up",
+                format!("stream to {peer}"),
+                "",
+            ));
             return;
         }
         self.renewed += 1;
@@ -250,7 +262,12 @@ impl Notices {
 
 fn why(last: Option<&End>) -> (String, &'static str) {
     last.map_or_else(
-        || ("the other node has not connected yet".to_owned(), "see whether onearmd runs there"),
+        || {
+            (
+                "the other node has not connected yet".to_owned(),
+                "see whether onearmd runs there",
+            )
+        },
         |end| (end.to_string(), end.remedy()),
     )
 }
@@ -275,7 +292,10 @@ pub(crate) fn status(view: Option<&View>, peer: IpAddr) -> StreamStatus {
     let session = view.session.as_ref();
     let agreed = session.map(|open| &open.agreed);
     let named = |counts: &std::collections::BTreeMap<&str, u64>| {
-        counts.iter().map(|(name, count)| ((*name).to_owned(), *count)).collect()
+        counts
+            .iter()
+            .map(|(name, count)| ((*name).to_owned(), *count))
+            .collect()
     };
     let (why, remedy) = why(view.last.as_ref());
     let reason = match session {
@@ -284,14 +304,20 @@ pub(crate) fn status(view: Option<&View>, peer: IpAddr) -> StreamStatus {
         None => format!("{peer}: {why}; {remedy}"),
     };
     StreamStatus {
-        state: if session.is_some() { StreamState::Open } else { StreamState::Waiting },
+        state: if session.is_some() {
+            StreamState::Open
+        } else {
+            StreamState::Waiting
+        },
         reason,
         since_ms: session.map(|open| u64::try_from(open.since.elapsed().as_millis()).unwrap_or(u64::MAX)),
         peer_name: agreed.map(|agreed| agreed.peer.name.clone()),
         peer_id: agreed.map(|agreed| agreed.peer.id),
         peer_version: agreed.map(|agreed| agreed.peer.version.clone()),
         protocol: agreed.map(|agreed| agreed.protocol),
-        capabilities: agreed.map(|agreed| agreed.capabilities.clone()).unwrap_or_default(),
+        capabilities: agreed
+            .map(|agreed| agreed.capabilities.clone())
+            .unwrap_or_default(),
         key: agreed.map(|agreed| agreed.key.0),
         sessions: view.sessions,
         frames_in: view.traffic.frames_in,
@@ -369,7 +395,12 @@ mod tests {
             (80_000, down(4, stopped()), 0, &[]),
             (82_000, down(4, stopped()), 1, &["stream-down"]),
             (90_000, down(4, Some(End::WrongKey)), 1, &[]),
-            (95_000, open(5, "lb9", reset()), 0, &["peer-name-changed", "stream-up"]),
+            (
+                95_000,
+                open(5, "lb9", reset()),
+                0,
+                &["peer-name-changed", "stream-up"],
+            ),
         ];
         for (ms, view, warnings, kinds) in steps {
             let (warned, told) = notices.look(start + Duration::from_millis(ms), &view);
@@ -377,7 +408,7 @@ mod tests {
             assert_eq!((warned.len(), &told[..]), (warnings, kinds), "after {ms} ms");
         }
         assert_eq!(notices.deadline(), None);
-        let (_, told) = notices.look(start + Duration::from_millis(96_000), &open(6, "lb9", reset()));
+        let (_, told) = notices.look(start + Duration::from_secs(96), &open(6, "lb9", reset()));
         assert!(told[0].message.contains("made anew 2 times"), "{told:?}");
     }
 
@@ -401,10 +432,17 @@ mod tests {
         let peer = "192.168.100.3".parse().unwrap();
         assert_eq!(status(None, peer).state, StreamState::Off);
         let waiting = status(Some(&down(0, None)), peer);
-        assert!(waiting.reason.contains("has not connected yet"), "{}", waiting.reason);
+        assert!(
+            waiting.reason.contains("has not connected yet"),
+            "{}",
+            waiting.reason
+        );
         let wrong = status(Some(&down(3, Some(End::WrongKey))), peer);
         assert!(wrong.reason.contains("wrong key") && wrong.reason.contains("onearm key show"));
         let open = status(Some(&open(1, "lb2", None)), peer);
-        assert_eq!((open.state, &*open.reason, open.protocol), (StreamState::Open, "", Some(1)));
+        assert_eq!(
+            (open.state, &*open.reason, open.protocol),
+            (StreamState::Open, "", Some(1))
+        );
     }
 }

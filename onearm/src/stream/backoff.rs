@@ -39,7 +39,9 @@ impl Backoff {
     /// How long to wait after this end.
     pub(super) fn after(&mut self, end: &End) -> Duration {
         let whole = match end {
-            End::NoCommonVersion { .. } | End::NotUnderstood | End::Refused(Refusal::NotUnderstood) => BY_RELEASE,
+            End::NoCommonVersion { .. } | End::NotUnderstood | End::Refused(Refusal::NotUnderstood) => {
+                BY_RELEASE
+            }
             End::SameId | End::SameName | End::OtherVrid(_) => MENDED_BY_HAND,
             End::WrongKey | End::KeyUnknown(_) | End::Refused(Refusal::KeyUnknown | Refusal::WrongKey) => {
                 MENDED_BY_HAND.min(MOST * (self.failures + 1))

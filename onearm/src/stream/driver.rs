@@ -31,6 +31,8 @@ const MOST_A_SECOND: u32 = 20;
 const CONNECT_LIMIT: Duration = Duration::from_secs(2);
 /// The listening socket is tried again after this: the address may not be there yet.
 const LISTEN_AGAIN: Duration = Duration::from_secs(1);
+/// A session that lasted so long was one: the next attempt comes soon.
+const LASTED: Duration = Duration::from_secs(1);
 /// The last words are written within this.
 const LAST_WORDS: Duration = Duration::from_millis(200);
 /// Bytes read at once.
@@ -106,7 +108,11 @@ pub(crate) async fn run(settings: Settings, mut stopped: watch::Receiver<bool>) 
 #[derive(Debug)]
 enum Done {
     /// A handshake.
-    Proved { connection: Box<(TcpStream, Session)>, agreed: Agreed, outgoing: bool },
+    Proved {
+        connection: Box<(TcpStream, Session)>,
+        agreed: Agreed,
+        outgoing: bool,
+    },
     /// Another one.
     Failed { end: End, outgoing: bool },
     /// A session that was open.
@@ -118,6 +124,7 @@ enum Done {
 struct Live {
     serial: u64,
     key: KeyId,
+    since: Instant,
     leave: watch::Sender<Option<End>>,
 }
 
@@ -196,7 +203,10 @@ impl Driver {
     }
 
     fn listen(&mut self) {
-        let Some(ends) = self.at.filter(|_| self.listener.is_none() && Instant::now() >= self.listen_at) else {
+        let Some(ends) = self
+            .at
+            .filter(|_| self.listener.is_none() && Instant::now() >= self.listen_at)
+        else {
             return;
         };
         match bind(ends.own).and_then(|socket| socket.listen(BACKLOG)) {
@@ -218,7 +228,10 @@ impl Driver {
     }
 
     fn connect(&mut self) {
-        let Some(ends) = self.at.filter(|_| self.may_connect() && Instant::now() >= self.connect_at) else {
+        let Some(ends) = self
+            .at
+            .filter(|_| self.may_connect() && Instant::now() >= self.connect_at)
+        else {
             return;
         };
         let own = self.own();
@@ -228,9 +241,15 @@ impl Driver {
             match reach(ends).await {
                 Ok(stream) => match Session::ask(now(), own, key) {
                     Some(session) => prove(stream, session, true).await,
-                    None => Done::Failed { end: End::KeyUnknown(key), outgoing: true },
+                    None => Done::Failed {
+                        end: End::KeyUnknown(key),
+                        outgoing: true,
+                    },
                 },
-                Err(error) => Done::Failed { end: End::Unreachable(error.to_string()), outgoing: true },
+                Err(error) => Done::Failed {
+                    end: End::Unreachable(error.to_string()),
+                    outgoing: true,
+                },
             }
         };
         self.attempt = Some(self.tasks.spawn(attempt));
@@ -265,7 +284,8 @@ impl Driver {
             self.count_failed(End::Crowded.name());
         }
         let session = Session::expect(now(), self.own());
-        self.unproved.push_back(self.tasks.spawn(prove(stream, session, false)));
+        self.unproved
+            .push_back(self.tasks.spawn(prove(stream, session, false)));
     }
 
     fn count_failed(&self, name: &'static str) {
@@ -277,7 +297,11 @@ impl Driver {
 
     fn done(&mut self, done: Result<Done, JoinError>) {
         match done {
-            Ok(Done::Proved { connection, agreed, outgoing }) => {
+            Ok(Done::Proved {
+                connection,
+                agreed,
+                outgoing,
+            }) => {
                 if outgoing {
                     self.attempt = None;
                 }
@@ -299,8 +323,10 @@ impl Driver {
             }
             Ok(Done::Ended { serial, end }) => {
                 let current = self.live.as_ref().is_some_and(|live| live.serial == serial);
-                if current {
-                    self.live = None;
+                if let Some(live) = self.live.take_if(|_| current) {
+                    if live.since.elapsed() >= LASTED {
+                        self.backoff.succeeded();
+                    }
                     self.key = 0;
                     self.again_after(&end);
                 }
@@ -315,10 +341,13 @@ impl Driver {
             Err(error) if error.is_cancelled() => {}
             Err(error) => {
                 tracing::error!(%error, "stream: a connection's task panicked");
-                self.attempt = None;
-                if self.tasks.is_empty() {
-                    self.live = None;
-                }
+                // Whichever it was: from the beginning.
+                self.tasks.abort_all();
+                (self.attempt, self.live) = (None, None);
+                self.connect_at = Instant::now() + self.backoff.after(&End::Closed);
+                self.settings
+                    .view
+                    .send_modify(|view| (view.session, view.profile) = (None, None));
             }
         }
     }
@@ -345,13 +374,20 @@ impl Driver {
             return self.count_failed(End::KeyRemoved.name());
         }
         self.leave(&End::Replaced);
-        self.backoff.succeeded();
         self.serial += 1;
         let (leave, left) = watch::channel(None);
-        self.live = Some(Live { serial: self.serial, key: agreed.key, leave });
+        self.live = Some(Live {
+            serial: self.serial,
+            key: agreed.key,
+            since: Instant::now(),
+            leave,
+        });
         self.settings.view.send_modify(|view| {
             view.sessions += 1;
-            view.session = Some(Open { agreed, since: Instant::now() });
+            view.session = Some(Open {
+                agreed,
+                since: Instant::now(),
+            });
         });
         let talk = Talk {
             serial: self.serial,
@@ -418,14 +454,21 @@ fn now() -> std::time::Instant {
 /// A handshake, to its end.
 async fn prove(mut stream: TcpStream, mut session: Session, outgoing: bool) -> Done {
     if let Err(error) = prepare(&stream) {
-        return Done::Failed { end: End::Failed(error.to_string()), outgoing };
+        return Done::Failed {
+            end: End::Failed(error.to_string()),
+            outgoing,
+        };
     }
     let mut buffer = vec![0; READ];
     loop {
         match session.poll_output() {
             Some(Output::Opened(agreed)) => {
                 let connection = Box::new((stream, session));
-                return Done::Proved { connection, agreed, outgoing };
+                return Done::Proved {
+                    connection,
+                    agreed,
+                    outgoing,
+                };
             }
             Some(Output::Ended(end)) => {
                 last_words(&mut stream, &mut session).await;
@@ -534,12 +577,16 @@ impl Talk {
         };
         last_words(&mut self.stream, &mut self.session).await;
         self.count();
-        Done::Ended { serial: self.serial, end }
+        Done::Ended {
+            serial: self.serial,
+            end,
+        }
     }
 
     fn say_profile(&mut self) {
         let profile = self.profile.borrow_and_update().clone();
-        self.session.handle(now(), Input::Said(&Message::Profile(profile)));
+        self.session
+            .handle(now(), Input::Said(&Message::Profile(profile)));
     }
 
     fn heard(&mut self, message: Message) {

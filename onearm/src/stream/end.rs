@@ -24,10 +24,7 @@ pub(crate) enum End {
     /// The other side is in another group of routers.
     OtherVrid(u8),
     /// No version of the protocol is spoken by both: (lowest, highest) here and there.
-    NoCommonVersion {
-        own: (u16, u16),
-        peer: (u16, u16),
-    },
+    NoCommonVersion { own: (u16, u16), peer: (u16, u16) },
     /// The handshake took too long.
     Late,
     /// Others came before this handshake was done.
@@ -99,18 +96,20 @@ impl End {
             Self::Unreachable(_) | Self::Late | Self::Silent => {
                 "see whether onearmd runs on the other node, and whether a packet filter lets TCP through to ha.stream_port on both"
             }
-            Self::KeyUnknown(_)
-            | Self::WrongKey
-            | Self::Refused(Refusal::KeyUnknown | Refusal::WrongKey) => {
+            Self::KeyUnknown(_) | Self::WrongKey | Self::Refused(Refusal::KeyUnknown | Refusal::WrongKey) => {
                 "compare `onearm key show` on both nodes; if they show the same, somebody else speaks here"
             }
             Self::NotUnderstood
             | Self::Refused(Refusal::NotUnderstood)
             | Self::NoCommonVersion { .. }
             | Self::Malformed => "install the same release on both nodes",
-            Self::SameId => "give the nodes different ids (node.toml); a copy of this node must not run beside it",
+            Self::SameId => {
+                "give the nodes different ids (node.toml); a copy of this node must not run beside it"
+            }
             Self::SameName => "give each node a name of its own (node.toml)",
-            Self::OtherVrid(_) => "write the same ha.vrid into pair.toml of both nodes, or another key file for another pair",
+            Self::OtherVrid(_) => {
+                "write the same ha.vrid into pair.toml of both nodes, or another key file for another pair"
+            }
             Self::NotRead => "see whether onearmd hangs on the other node",
             Self::Reset | Self::Forged => "if it happens again, find who is on the way between the nodes",
             Self::Crowded
@@ -130,7 +129,9 @@ impl std::fmt::Display for End {
         let text = match self {
             Self::Unreachable(error) => return write!(f, "the peer cannot be reached: {error}"),
             Self::NotUnderstood => "what the other side says is of no known form",
-            Self::KeyUnknown(key) => return write!(f, "the peer uses key {}, which this node does not hold", key.0),
+            Self::KeyUnknown(key) => {
+                return write!(f, "the peer uses key {}, which this node does not hold", key.0);
+            }
             Self::WrongKey => "wrong key: the other side holds another secret of that number",
             Self::Refused(Refusal::KeyUnknown) => "the peer does not hold the key this node uses",
             Self::Refused(Refusal::WrongKey) => "wrong key: the peer holds another secret of that number",

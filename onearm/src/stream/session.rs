@@ -96,13 +96,25 @@ pub(crate) struct Agreed {
 #[derive(Debug)]
 enum State {
     /// The opening was said.
-    Asked { handshake: Box<HandshakeState>, key: KeyId, until: Instant },
+    Asked {
+        handshake: Box<HandshakeState>,
+        key: KeyId,
+        until: Instant,
+    },
     /// Nothing was heard.
     Expecting { until: Instant },
     /// The answer was said, to whoever holds the key or a recording.
-    Unproved { ciphers: Box<Ciphers>, agreed: Agreed, until: Instant },
+    Unproved {
+        ciphers: Box<Ciphers>,
+        agreed: Agreed,
+        until: Instant,
+    },
     /// In use.
-    Open { ciphers: Box<Ciphers>, heard_at: Instant, spoke_at: Instant },
+    Open {
+        ciphers: Box<Ciphers>,
+        heard_at: Instant,
+        spoke_at: Instant,
+    },
     /// Over.
     Ended,
 }
@@ -141,7 +153,10 @@ pub(crate) fn judge(own: &Introduction, peer: Introduction, key: KeyId) -> Resul
             peer: peer.protocols,
         });
     }
-    let common = own.capabilities.iter().filter(|name| peer.capabilities.contains(name));
+    let common = own
+        .capabilities
+        .iter()
+        .filter(|name| peer.capabilities.contains(name));
     Ok(Agreed {
         protocol,
         capabilities: common.cloned().collect(),
@@ -157,7 +172,14 @@ impl Session {
         let message = noise::write(&mut handshake, &own.introduction.emit())?;
         let until = now + own.bounds.handshake;
         let handshake = Box::new(handshake);
-        let mut session = Self::new(own, State::Asked { handshake, key, until });
+        let mut session = Self::new(
+            own,
+            State::Asked {
+                handshake,
+                key,
+                until,
+            },
+        );
         session.say_clear(&[&wire::opening_head(key)[..], &message].concat());
         Some(session)
     }
@@ -201,10 +223,12 @@ impl Session {
     pub(crate) fn deadline(&self) -> Option<Instant> {
         let bounds = self.own.bounds;
         match &self.state {
-            State::Asked { until, .. } | State::Expecting { until } | State::Unproved { until, .. } => Some(*until),
-            State::Open { heard_at, spoke_at, .. } => {
-                Some((*heard_at + bounds.silence).min(*spoke_at + bounds.heartbeat))
+            State::Asked { until, .. } | State::Expecting { until } | State::Unproved { until, .. } => {
+                Some(*until)
             }
+            State::Open {
+                heard_at, spoke_at, ..
+            } => Some((*heard_at + bounds.silence).min(*spoke_at + bounds.heartbeat)),
             State::Ended => None,
         }
     }
@@ -258,25 +282,49 @@ impl Session {
         match std::mem::replace(&mut self.state, State::Ended) {
             State::Asked { handshake, key, .. } => self.answered(now, *handshake, key, frame),
             State::Expecting { until } => self.asked(until, frame),
-            State::Unproved { mut ciphers, agreed, until } => {
+            State::Unproved {
+                mut ciphers,
+                agreed,
+                until,
+            } => {
                 let mut plain = self.plain_buffer();
                 if let Some(records) = ciphers.open(frame, &mut plain) {
                     self.outputs.push_back(Output::Opened(agreed));
-                    self.state = State::Open { ciphers, heard_at: now, spoke_at: now };
+                    self.state = State::Open {
+                        ciphers,
+                        heard_at: now,
+                        spoke_at: now,
+                    };
                     self.heard(records);
                 } else {
-                    self.state = State::Unproved { ciphers, agreed, until };
+                    self.state = State::Unproved {
+                        ciphers,
+                        agreed,
+                        until,
+                    };
                     self.end(End::Forged);
                 }
                 self.plain = plain;
             }
-            State::Open { mut ciphers, spoke_at, heard_at } => {
+            State::Open {
+                mut ciphers,
+                spoke_at,
+                heard_at,
+            } => {
                 let mut plain = self.plain_buffer();
                 if let Some(records) = ciphers.open(frame, &mut plain) {
-                    self.state = State::Open { ciphers, heard_at: now, spoke_at };
+                    self.state = State::Open {
+                        ciphers,
+                        heard_at: now,
+                        spoke_at,
+                    };
                     self.heard(records);
                 } else {
-                    self.state = State::Open { ciphers, heard_at, spoke_at };
+                    self.state = State::Open {
+                        ciphers,
+                        heard_at,
+                        spoke_at,
+                    };
                     self.end(End::Forged);
                 }
                 self.plain = plain;
@@ -314,7 +362,11 @@ impl Session {
         match (judge(&self.own.introduction, peer, key), ciphers) {
             (Ok(agreed), Some(ciphers)) => {
                 let ciphers = Box::new(ciphers);
-                self.state = State::Unproved { ciphers, agreed, until };
+                self.state = State::Unproved {
+                    ciphers,
+                    agreed,
+                    until,
+                };
             }
             (Err(end), _) => self.end(end),
             (Ok(_), None) => self.end(End::Malformed),
@@ -341,7 +393,11 @@ impl Session {
             (Ok(agreed), Some(ciphers)) => {
                 self.outputs.push_back(Output::Opened(agreed));
                 let ciphers = Box::new(ciphers);
-                self.state = State::Open { ciphers, heard_at: now, spoke_at: now };
+                self.state = State::Open {
+                    ciphers,
+                    heard_at: now,
+                    spoke_at: now,
+                };
                 // Proves to the peer that this node lives now.
                 self.say(&Message::Heartbeat);
             }
@@ -375,7 +431,9 @@ impl Session {
                     self.end(End::Late);
                 }
             }
-            State::Open { heard_at, spoke_at, .. } => {
+            State::Open {
+                heard_at, spoke_at, ..
+            } => {
                 if now >= *heard_at + bounds.silence {
                     self.end(End::Silent);
                 } else if now >= *spoke_at + bounds.heartbeat {
@@ -409,7 +467,10 @@ impl Session {
 
     /// Makes a frame of the records that wait.
     fn seal(&mut self, now: Instant) {
-        let State::Open { ciphers, spoke_at, .. } = &mut self.state else {
+        let State::Open {
+            ciphers, spoke_at, ..
+        } = &mut self.state
+        else {
             return;
         };
         if self.records.is_empty() {

@@ -147,7 +147,10 @@ impl Profile {
         let is_host = |mac: &[u8; 6]| mac[0] & 1 == 0 && *mac != [0; 6];
         let fits = is_printable(&read.digest)
             && read.legs.len() <= MOST_LEGS
-            && read.legs.iter().all(|(name, mac)| is_printable(name) && is_host(mac));
+            && read
+                .legs
+                .iter()
+                .all(|(name, mac)| is_printable(name) && is_host(mac));
         fits.then_some(read)
     }
 }
@@ -306,10 +309,7 @@ mod tests {
         };
         let mut record = Vec::new();
         assert!(Message::Profile(longest.clone()).emit(&mut record));
-        assert_eq!(
-            Message::parse(&record).unwrap().0,
-            Ok(Message::Profile(longest))
-        );
+        assert_eq!(Message::parse(&record).unwrap().0, Ok(Message::Profile(longest)));
     }
 
     #[test]

@@ -57,17 +57,17 @@ fn run(run: &mut Run) -> Result<()> {
     })
 }
 
-fn onearm(pair: &Pair, index: usize) -> Result<&OnearmNode> {
+pub(super) fn onearm(pair: &Pair, index: usize) -> Result<&OnearmNode> {
     pair.nodes[index].as_onearm().context("this is about onearm")
 }
 
-fn status(pair: &Pair, index: usize, pointer: &str) -> Result<Value> {
+pub(super) fn status(pair: &Pair, index: usize, pointer: &str) -> Result<Value> {
     let status = onearm(pair, index)?.ask(&["status"])?;
     Ok(status.pointer(pointer).cloned().unwrap_or_default())
 }
 
 /// Waits until `pointer` of both nodes' status is `expected`.
-fn wait_both(pair: &Pair, pointer: &str, expected: &Value) -> Result<()> {
+pub(super) fn wait_both(pair: &Pair, pointer: &str, expected: &Value) -> Result<()> {
     clock::wait_for(pointer, LIMIT, Duration::from_millis(50), || {
         let found = [status(pair, 0, pointer)?, status(pair, 1, pointer)?];
         Ok(found.iter().all(|found| found == expected).then_some(()))
@@ -120,7 +120,7 @@ fn key(pair: &Pair, index: usize, args: &[&str]) -> Result<Option<i32>> {
     Ok(node.cli(&all)?.status.code())
 }
 
-fn reload(pair: &Pair, index: usize) -> Result<()> {
+pub(super) fn reload(pair: &Pair, index: usize) -> Result<()> {
     Ok(kill(
         Pid::from_raw(onearm(pair, index)?.main_pid()),
         Signal::SIGHUP,
@@ -153,9 +153,19 @@ fn rotation(run: &mut Run, lab: &OneArm, pair: &Pair) -> Result<()> {
     copy(pair)?;
     reload(pair, 1)?;
     wait_both(pair, "/ha/authentication/keys/0/id", &2.into())?;
+    let streams = wait_both(pair, "/stream/key", &2.into());
     clock::observe(pair.spec().interval * 5);
     let end = clock::now();
     let (owners, series) = (sampler.stop()?, prober.stop()?);
+    run.report.check(
+        "the stream goes on with the next key",
+        streams.is_ok(),
+        format!(
+            "{} {}",
+            status(pair, 0, "/stream/ended")?,
+            status(pair, 1, "/stream/ended")?
+        ),
+    );
     run.report.check(
         "a rotation goes by its steps, and no step too early",
         [added, early, finished] == [Some(0), Some(4), Some(0)],

@@ -20,6 +20,7 @@ mod promiscuous;
 mod restore;
 mod scale;
 mod smoke;
+mod stream;
 mod two_arms;
 mod vm;
 
@@ -116,6 +117,7 @@ pub fn all() -> Vec<Scenario> {
     list.push(compare::scenario());
     list.push(modes::scenario());
     list.push(authentication::scenario());
+    list.extend(stream::scenarios());
     list.push(two_arms::scenario());
     list.push(ipv6::scenario());
     list.push(devices::scenario());

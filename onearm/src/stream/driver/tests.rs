@@ -77,7 +77,14 @@ impl Side {
             seed: 7,
         };
         let task = tokio::spawn(run(settings, stopped));
-        Self { keys, ends, profile, view, stop, task }
+        Self {
+            keys,
+            ends,
+            profile,
+            view,
+            stop,
+            task,
+        }
     }
 
     async fn wait(&mut self, what: &str, holds: impl Fn(&View) -> bool) -> View {
@@ -93,14 +100,16 @@ impl Side {
         };
         match timeout(LIMIT, looks).await {
             Ok(view) => view,
-            Err(_) => panic!("{what}: {:?}", *self.view.borrow()),
+            Err(late) => panic!("{what}, {late}: {:?}", *self.view.borrow()),
         }
     }
 
     async fn wait_open(&mut self, sessions: u64) -> View {
         let what = format!("session {sessions}");
-        self.wait(&what, |view| view.sessions >= sessions && view.session.is_some() && view.profile.is_some())
-            .await
+        self.wait(&what, |view| {
+            view.sessions >= sessions && view.session.is_some() && view.profile.is_some()
+        })
+        .await
     }
 
     async fn stop(self) {
@@ -110,7 +119,10 @@ impl Side {
 }
 
 fn run_test(test: impl Future<Output = ()>) {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
     runtime.block_on(test);
 }
 
@@ -138,19 +150,29 @@ fn the_nodes_meet_tell_each_other_changes_at_once_and_part_in_order() {
         assert_eq!(view.session.unwrap().agreed.peer.name, "lb2");
         assert_eq!(view.profile.unwrap().digest, "digest-NodeId2");
         two.wait_open(1).await;
-        one.profile.send_modify(|profile| profile.digest = "other".to_owned());
-        two.wait("the change", |view| view.profile.as_ref().is_some_and(|profile| profile.digest == "other"))
-            .await;
+        one.profile
+            .send_modify(|profile| profile.digest = "other".to_owned());
+        two.wait("the change", |view| {
+            view.profile
+                .as_ref()
+                .is_some_and(|profile| profile.digest == "other")
+        })
+        .await;
         one.stop().await;
         let view = two.wait("the end", |view| view.session.is_none()).await;
         assert_eq!(view.ended.get("peer_stopped"), Some(&1));
-        assert!(view.traffic.frames_in >= 3 && view.traffic.bytes_out > 100, "{:?}", view.traffic);
+        assert!(
+            view.traffic.frames_in >= 3 && view.traffic.bytes_out > 100,
+            "{:?}",
+            view.traffic
+        );
         // It comes back on its own.
         let mut one = Side::start(1, port, &[1]);
         one.wait_open(1).await;
         two.wait_open(2).await;
         two.stop().await;
-        one.wait("the end", |view| view.ended.contains_key("peer_stopped")).await;
+        one.wait("the end", |view| view.ended.contains_key("peer_stopped"))
+            .await;
     });
 }
 
@@ -179,8 +201,12 @@ fn a_wrong_key_and_a_peer_that_is_none_are_named_on_both_sides() {
     run_test(async {
         let port = port();
         let (mut one, mut two) = (Side::start(1, port, &[1]), Side::start(2, port, &[101]));
-        one.wait("the verdict", |view| view.last == Some(End::WrongKey)).await;
-        two.wait("the verdict", |view| view.last == Some(End::Refused(Refusal::WrongKey))).await;
+        one.wait("the verdict", |view| view.last == Some(End::WrongKey))
+            .await;
+        two.wait("the verdict", |view| {
+            view.last == Some(End::Refused(Refusal::WrongKey))
+        })
+        .await;
         two.keys.send_replace(keys(&[1]));
         one.wait_open(1).await;
         two.stop().await;
@@ -188,8 +214,10 @@ fn a_wrong_key_and_a_peer_that_is_none_are_named_on_both_sides() {
         newer.protocols = (8, 9);
         let mut two = Side::with(newer, port, &[1], Bounds::DEFAULT);
         let differs = |own, peer| Some(End::NoCommonVersion { own, peer });
-        one.wait("the verdict", |view| view.last == differs((1, 1), (8, 9))).await;
-        two.wait("the verdict", |view| view.last == differs((8, 9), (1, 1))).await;
+        one.wait("the verdict", |view| view.last == differs((1, 1), (8, 9)))
+            .await;
+        two.wait("the verdict", |view| view.last == differs((8, 9), (1, 1)))
+            .await;
     });
 }
 
@@ -203,7 +231,10 @@ fn strangers_crowds_and_slow_talkers_leave_the_open_session_alone() {
         let at = address(1, port);
         // Of another address: closed unheard.
         let mut stranger = connect(9, at).await;
-        assert!(matches!(timeout(LIMIT, stranger.read(&mut [0; 8])).await.unwrap(), Ok(0) | Err(_)));
+        assert!(matches!(
+            timeout(LIMIT, stranger.read(&mut [0; 8])).await.unwrap(),
+            Ok(0) | Err(_)
+        ));
         // With the peer's address: a crowd that says nothing, one that says a byte now and then, one that says what is no opening.
         let mut crowd = Vec::new();
         for _ in 0..MOST_UNPROVED + 2 {
@@ -223,14 +254,20 @@ fn strangers_crowds_and_slow_talkers_leave_the_open_session_alone() {
         drip.await;
         let view = one
             .wait("the counters", |view| {
-                ["stranger", "crowded", "late", "not_understood"].iter().all(|name| view.failed.contains_key(name))
+                ["stranger", "crowded", "late", "not_understood"]
+                    .iter()
+                    .all(|name| view.failed.contains_key(name))
             })
             .await;
-        assert!(view.session.is_some() && view.sessions == 1 && view.ended.is_empty(), "{view:?}");
+        assert!(
+            view.session.is_some() && view.sessions == 1 && view.ended.is_empty(),
+            "{view:?}"
+        );
         for _ in 0..2 * MOST_A_SECOND {
             drop(connect(2, at).await);
         }
-        one.wait("the bound", |view| view.failed.contains_key("flood")).await;
+        one.wait("the bound", |view| view.failed.contains_key("flood"))
+            .await;
         assert_eq!(one.view.borrow().sessions, 1);
         assert!(two.view.borrow().session.is_some());
     });
@@ -263,7 +300,9 @@ fn a_newer_session_takes_the_place_of_one_whose_peer_went_without_a_word() {
         one.wait("the old one", |view| view.sessions == 1).await;
         let mut two = Side::start(2, port, &[1]);
         two.wait_open(1).await;
-        let view = one.wait("the newer one", |view| view.ended.contains_key("replaced")).await;
+        let view = one
+            .wait("the newer one", |view| view.ended.contains_key("replaced"))
+            .await;
         assert!(view.session.is_some() && view.sessions == 2);
         drop(stream);
     });
@@ -286,7 +325,9 @@ fn a_peer_that_stops_reading_is_given_up_by_silence() {
             bounds: Bounds::DEFAULT,
         };
         let proved = prove(stream, Session::ask(now(), own, KeyId(1)).unwrap(), true).await;
-        let Done::Proved { connection, .. } = proved else { panic!("no session") };
+        let Done::Proved { connection, .. } = proved else {
+            panic!("no session")
+        };
         let (stream, mut session) = *connection;
         step(&stream, &mut session, &mut [0; 1_000]).await;
         one.wait("the session", |view| view.session.is_some()).await;
@@ -309,7 +350,11 @@ fn a_reset_costs_a_moment() {
         let (own, peer) = (address(2, port), address(1, port));
         two.ends.send_replace(Some(Ends { own, peer }));
         one.wait_open(2).await;
-        assert!(from.elapsed() < Duration::from_secs(1) * 3, "{:?}", from.elapsed());
+        assert!(
+            from.elapsed() < Duration::from_secs(1) * 3,
+            "{:?}",
+            from.elapsed()
+        );
         assert_eq!(two.view.borrow().ended.get("moved"), Some(&1));
     });
 }
@@ -321,10 +366,20 @@ fn an_address_that_is_not_there_yet_is_waited_for() {
         let mut one = Side::start(1, port, &[1]);
         // No such address on any machine.
         let own = ([192, 0, 2, 1], port).into();
-        one.ends.send_replace(Some(Ends { own, peer: address(2, port) }));
-        one.wait("why", |view| matches!(&view.last, Some(End::Failed(text)) if text.contains("192.0.2.1"))).await;
+        one.ends.send_replace(Some(Ends {
+            own,
+            peer: address(2, port),
+        }));
+        one.wait(
+            "why",
+            |view| matches!(&view.last, Some(End::Failed(text)) if text.contains("192.0.2.1")),
+        )
+        .await;
         let two = Side::start(2, port, &[1]);
-        one.ends.send_replace(Some(Ends { own: address(1, port), peer: address(2, port) }));
+        one.ends.send_replace(Some(Ends {
+            own: address(1, port),
+            peer: address(2, port),
+        }));
         one.wait_open(1).await;
         drop(two);
     });

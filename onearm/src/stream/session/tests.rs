@@ -111,7 +111,10 @@ fn releases_that_are_one_apart_speak_the_highest_version_both_know() {
     };
     let (_, _, two, one) = meet(speaks(2, (1, 2), &["a", "b"]), speaks(1, (1, 3), &["b", "c"]));
     for side in [agreed(&two), agreed(&one)] {
-        assert_eq!((side.protocol, &side.capabilities[..]), (2, &["b".to_owned()][..]));
+        assert_eq!(
+            (side.protocol, &side.capabilities[..]),
+            (2, &["b".to_owned()][..])
+        );
     }
     let (_, _, two, one) = meet(speaks(2, (1, 2), &[]), speaks(1, (2, 3), &[]));
     assert_eq!((agreed(&two).protocol, agreed(&one).protocol), (2, 2));
@@ -135,7 +138,10 @@ fn whoever_is_not_the_other_node_of_the_pair_is_refused_by_name_on_both_sides() 
         change(&mut side);
         side
     };
-    assert_eq!(ended(own(2), with(2, &|own| own.introduction.name = "lb9".into())), [End::SameId, End::SameId]);
+    assert_eq!(
+        ended(own(2), with(2, &|own| own.introduction.name = "lb9".into())),
+        [End::SameId, End::SameId]
+    );
     assert_eq!(
         ended(own(2), with(1, &|own| own.introduction.name = "lb2".into())),
         [End::SameName, End::SameName]
@@ -166,7 +172,10 @@ fn a_recorded_handshake_opens_nothing_and_its_frames_are_forged_ones() {
     two.handle(now, Input::Said(&profile("aa")));
     let first = take(&mut two, now);
     one.handle(now, Input::Arrived(&first));
-    assert!(matches!(outputs(&mut one)[..], [Output::Opened(_), Output::Heard(_)]));
+    assert!(matches!(
+        outputs(&mut one)[..],
+        [Output::Opened(_), Output::Heard(_)]
+    ));
     // Later, to the same node: the opening is answered, and no more.
     let mut replayed = Session::expect(now, own(1));
     replayed.handle(now, Input::Arrived(&opening));
@@ -182,6 +191,7 @@ fn a_recorded_handshake_opens_nothing_and_its_frames_are_forged_ones() {
 #[test]
 fn a_handshake_has_two_seconds_and_a_silent_peer_four() {
     let start = Instant::now();
+    let early = start + Duration::from_millis(1_999);
     let late = start + Bounds::DEFAULT.handshake;
     let mut two = Session::ask(start, own(2), KeyId(1)).unwrap();
     let mut one = Session::expect(start, own(1));
@@ -191,7 +201,7 @@ fn a_handshake_has_two_seconds_and_a_silent_peer_four() {
     }
     for session in [&mut two, &mut one] {
         assert_eq!(session.deadline(), Some(late));
-        session.handle(late - Duration::from_millis(1), Input::Woken);
+        session.handle(early, Input::Woken);
         assert_eq!(outputs(session), []);
         session.handle(late, Input::Woken);
         assert_eq!(outputs(session), [Output::Ended(End::Late)]);
@@ -208,7 +218,11 @@ fn a_handshake_has_two_seconds_and_a_silent_peer_four() {
         two.handle(now, Input::Woken);
         carry(now, &mut one, &mut two);
     }
-    assert_eq!((outputs(&mut one), outputs(&mut two)), (vec![], vec![]), "heartbeats keep it");
+    assert_eq!(
+        (outputs(&mut one), outputs(&mut two)),
+        (vec![], vec![]),
+        "heartbeats keep it"
+    );
     for _ in 0..10 {
         let Some(now) = one.deadline() else { break };
         one.handle(now, Input::Woken);
@@ -225,14 +239,23 @@ fn what_is_no_handshake_ends_at_its_first_frame() {
         (&[0xff, 0xff], End::NotUnderstood),
         (&[0, 0], End::NotUnderstood),
         (&[0, 3, 1, 2, 3], End::NotUnderstood),
-        (b"\x00\x09\x31\x73\x74\x6d\x02\x00\x01\x00\x00", End::NotUnderstood),
-        (b"\x00\x09\x31\x73\x74\x6d\x01\x00\x09\x00\x00", End::KeyUnknown(KeyId(9))),
+        (
+            b"\x00\x09\x31\x73\x74\x6d\x02\x00\x01\x00\x00",
+            End::NotUnderstood,
+        ),
+        (
+            b"\x00\x09\x31\x73\x74\x6d\x01\x00\x09\x00\x00",
+            End::KeyUnknown(KeyId(9)),
+        ),
         (b"\x00\x09\x31\x73\x74\x6d\x01\x00\x01\x00\x00", End::WrongKey),
     ] {
         let mut one = Session::expect(now, own(1));
         one.handle(now, Input::Arrived(bytes));
         assert_eq!(outputs(&mut one), [Output::Ended(end)], "{bytes:?}");
-        assert!(take(&mut one, now).len() <= 4, "the answer is no longer than the question");
+        assert!(
+            take(&mut one, now).len() <= 4,
+            "the answer is no longer than the question"
+        );
     }
     for (bytes, end) in [
         (&[0, 2, wire::REFUSAL, 2][..], End::Refused(Refusal::WrongKey)),

@@ -21,6 +21,7 @@ mod restore;
 mod scale;
 mod smoke;
 mod stream;
+mod soak;
 mod two_arms;
 mod vm;
 
@@ -115,6 +116,7 @@ pub fn all() -> Vec<Scenario> {
     list.push(dead_node::scenario());
     list.push(chaos::scenario());
     list.push(compare::scenario());
+    list.push(soak::scenario());
     list.push(modes::scenario());
     list.push(authentication::scenario());
     list.extend(stream::scenarios());

@@ -15,6 +15,8 @@ use crate::{Lab, Namespace, Switch, clock, netns, process::Process, topology::co
 
 /// A VM without hardware help is up within this; 30 s when the machine is quiet.
 const BOOT: Duration = Duration::from_mins(5);
+/// What it writes to, and `/lab`.
+const DISKS: [&str; 2] = ["root.qcow2", "lab.raw"];
 /// QEMU offers its sockets within this.
 const SOCKETS: Duration = Duration::from_secs(20);
 /// A command that nobody gave another limit ends within this.
@@ -80,15 +82,37 @@ impl Vm {
     /// # Errors
     /// When a disk, a leg or QEMU itself cannot be made.
     pub fn start(lab: &Lab, image: &Image, spec: &Spec) -> Result<Self> {
-        let folder = lab.dir().join(format!("vm-{}", spec.name));
-        fs::create_dir_all(&folder)?;
+        let folder = folder(lab, spec)?;
         disks(&folder, image, spec)?;
+        Self::launch(lab, folder, &[], image, spec)
+    }
+
+    /// Starts another one from what was kept here under `snapshot`: its disk, its memory, its MACs; it goes on where this
+    /// one was. `spec` is this one's with another name and other ports. This one must be paused.
+    ///
+    /// # Errors
+    /// When its disks cannot be copied, or as [`start`](Self::start); when it does not answer.
+    pub fn start_twin(&self, lab: &Lab, image: &Image, spec: &Spec, snapshot: &str) -> Result<Self> {
+        let folder = folder(lab, spec)?;
+        for disk in DISKS {
+            fs::copy(self.folder.join(disk), folder.join(disk))?;
+        }
+        let mut twin = Self::launch(lab, folder, &["-loadvm", snapshot], image, spec)?;
+        twin.channel.ping(PATIENCE)?;
+        Ok(twin)
+    }
+
+    fn launch(lab: &Lab, folder: PathBuf, more: &[&str], image: &Image, spec: &Spec) -> Result<Self> {
         let ns = lab.namespace(&format!("vm-{}", spec.name))?;
         for leg in &spec.legs {
             ns.run(&format!("ip tuntap add dev {} mode tap", Switch::port(&leg.port)))?;
         }
         let line = command_line(&folder, image, spec);
-        let argv: Vec<&str> = line.iter().map(String::as_str).collect();
+        let argv: Vec<&str> = line
+            .iter()
+            .map(String::as_str)
+            .chain(more.iter().copied())
+            .collect();
         let mut qemu = ns.spawn(&argv, &[], &folder.join("qemu.log"))?;
         let socket = folder.join("qmp");
         clock::wait_for("QEMU's sockets", SOCKETS, Duration::from_millis(10), || {
@@ -236,9 +260,15 @@ impl Vm {
     }
 }
 
+fn folder(lab: &Lab, spec: &Spec) -> Result<PathBuf> {
+    let folder = lab.dir().join(format!("vm-{}", spec.name));
+    fs::create_dir_all(&folder)?;
+    Ok(folder)
+}
+
 /// The disk over the image, and the disk `/lab` with the agent and the files.
 fn disks(folder: &Path, image: &Image, spec: &Spec) -> Result<()> {
-    let root = folder.join("root.qcow2");
+    let [root, lab] = DISKS.map(|disk| folder.join(disk));
     let mut overlay = Command::new("qemu-img");
     overlay.args(["create", "-q", "-f", "qcow2", "-F", "raw", "-b"]);
     netns::run(overlay.arg(image.disk()).arg(root))?;
@@ -254,7 +284,7 @@ fn disks(folder: &Path, image: &Image, spec: &Spec) -> Result<()> {
     let mut make = Command::new("mke2fs");
     make.args(["-q", "-t", "ext4", "-L", "lab", "-d"])
         .arg(&staged)
-        .arg(folder.join("lab.raw"))
+        .arg(lab)
         .arg(format!("{mebibytes}M"))
         .env("PATH", "/usr/sbin:/sbin:/usr/bin:/bin");
     netns::run(&mut make)?;

@@ -2,6 +2,7 @@
 
 mod bpf;
 mod facilities;
+mod faults;
 mod inside;
 mod package;
 
@@ -35,6 +36,11 @@ pub(super) fn scenarios() -> Vec<Scenario> {
             package::run,
         ),
         of("vm-bpf", "the dataplane's own tests on kernel 6.1", bpf::run),
+        of(
+            "vm-faults",
+            "a node paused, put back to a snapshot, copied, and running twice: one owner",
+            faults::run,
+        ),
         of(
             "vm-modes",
             "scenario modes on kernel 6.1: the whole lab in one VM",

@@ -6,6 +6,7 @@
 //! [`look`] looks at one bucket, [`end`] decides.
 
 use crate::{
+    addr::Address,
     counter::Counter,
     create::{refuse, told},
     event::kind,
@@ -14,7 +15,7 @@ use crate::{
     limits::add_source,
     maps::{Node, WAYS, proto},
     phase::Phase,
-    table::{self, Ended},
+    table::{self, Ended, Entry},
     tables::{Tables, discard, geometry, half_open_full, report, tick, ticks_since},
     work::{Memory, Step, Work},
 };
@@ -102,9 +103,6 @@ pub fn end<A: Header, T: Tables>(work: &mut Work, tables: &T) -> Step {
     if !replacing {
         work.evicted += 1;
         let budget = work.room.budget != 0;
-        if budget {
-            report(tables, &told(work, kind::HALF_OPEN_EVICTED));
-        }
         (at, incarnation) = (work.room.at, work.room.incarnation);
         if incarnation == 0 {
             return if budget {
@@ -117,6 +115,7 @@ pub fn end<A: Header, T: Tables>(work: &mut Work, tables: &T) -> Step {
     if let Some(last) = table::remove::<A, T>(tables, &geometry, at, incarnation) {
         if !replacing {
             counter = if last.state == State::HalfOpen {
+                report(tables, &told(work, kind::HALF_OPEN_EVICTED));
                 Counter::HalfOpenEvicted
             } else if last.direct {
                 Counter::AffinityEvicted
@@ -183,21 +182,29 @@ fn oldest_in<A: Header, T: Tables>(
     let patience = tables.node().map_or(u32::MAX, |node| node.closing_ticks);
     for way in 0..WAYS as u32 {
         let entry = ways.entry(way);
-        let (proto, of_entry, own, other) = (entry.proto(), entry.flags(), entry.own(), entry.other());
-        let least = is_unanswered(proto, of_entry, own, other) || of_entry & flags::DIRECT != 0;
-        let age = ticks_since(now, entry.last_seen());
-        let over = is_closing(own, other) && age > patience;
-        let yields = is_half_open(proto, of_entry, own, other) || (!budget && (least || over));
-        // What is over, the age and the way in one number, so that there is one thing to remember.
-        let score = u64::from(over) << 40 | (u64::from(age) + 1) << 4 | u64::from(way);
-        if yields && table::is_published(entry.incarnation()) && score > best.get() {
+        let score = score(&entry, way, now, patience, budget);
+        if table::is_published(entry.incarnation()) && score > best.get() {
             best.set(score);
         }
     }
     let best = best.get();
-    if best == 0 {
+    let way = best as u32 & 15;
+    let entry = ways.entry(way);
+    // Judged once more under the incarnation that is named: another flow may have come to its place.
+    let incarnation = entry.incarnation();
+    if best == 0 || !table::is_published(incarnation) || score(&entry, way, now, patience, budget) != best {
         return (0, 0);
     }
-    let way = best as u32 & 15;
-    (bucket << 4 | way, ways.entry(way).incarnation())
+    (bucket << 4 | way, incarnation)
+}
+
+/// Whether a flow is over, its age and its way in one number, so that there is one thing to remember; 0 = it does not give way.
+#[inline(always)]
+fn score<A: Address>(entry: &Entry<A>, way: u32, now: u32, patience: u32, budget: bool) -> u64 {
+    let (proto, of_entry, own, other) = (entry.proto(), entry.flags(), entry.own(), entry.other());
+    let least = is_unanswered(proto, of_entry, own, other) || of_entry & flags::DIRECT != 0;
+    let age = ticks_since(now, entry.last_seen());
+    let over = is_closing(own, other) && age > patience;
+    let yields = is_half_open(proto, of_entry, own, other) || (!budget && (least || over));
+    u64::from(yields) * (u64::from(over) << 40 | (u64::from(age) + 1) << 4 | u64::from(way))
 }

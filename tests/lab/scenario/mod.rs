@@ -20,8 +20,8 @@ mod promiscuous;
 mod restore;
 mod scale;
 mod smoke;
-mod stream;
 mod soak;
+mod stream;
 mod two_arms;
 mod vm;
 

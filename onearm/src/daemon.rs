@@ -14,6 +14,7 @@ mod beside;
 mod board;
 mod clock;
 mod epochs;
+mod errands;
 mod expiry;
 mod gates;
 mod guests;

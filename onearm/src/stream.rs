@@ -14,8 +14,9 @@
 //! Nothing in the election depends on the stream, and its end decides nothing. It runs on a thread of its own
 //! ([`driver`]), so that neither a slow peer nor a burst delays the main loop, and the other way round. [`session`] is pure.
 //!
-//! **To say more over it:** a variant of [`wire::Message`] with a number of its own, and where the other release may not know it
-//! a name in [`wire::CAPABILITIES`], which both must say before it is used. State, which the peer needs only the latest of,
+//! **To say more over it:** a variant of [`wire::Message`] with a number of its own and a name in [`wire::CAPABILITIES`], which both
+//! nodes must say before it is used. [`voice::Voice::send`] says it, from any thread, and never waits; on the other node it comes out of
+//! the channel that [`driver::Settings`] was given as `heard`, and the main loop hands it on (`daemon/errands.rs`). State, which the peer needs only the latest of,
 //! goes by `watch` and is said again with each session, as [`wire::Profile`] is. Many small records go together
 //! in the body of one message, up to [`wire::MOST_BODY`] bytes of it.
 
@@ -25,4 +26,5 @@ pub(crate) mod end;
 mod noise;
 pub(crate) mod session;
 pub(crate) mod view;
+pub(crate) mod voice;
 pub(crate) mod wire;

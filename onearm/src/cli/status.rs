@@ -255,6 +255,8 @@ fn stream_counters(stream: &StreamStatus) -> BTreeMap<String, u64> {
         ("bytes_in", stream.bytes_in),
         ("bytes_out", stream.bytes_out),
         ("unknown_records", stream.unknown_records),
+        ("unsaid", stream.unsaid),
+        ("untaken", stream.untaken),
     ];
     let traffic = traffic.map(|(name, count)| (name.to_owned(), count));
     traffic.into_iter().chain(failed).chain(ended).collect()

@@ -136,6 +136,11 @@ pub struct ProbeRequest {
     pub timeout_ms: u32,
 }
 
+impl ProbeRequest {
+    /// What [`Self::timeout_ms`] may be.
+    pub const TIMEOUT_MS: std::ops::RangeInclusive<u32> = 1..=30_000;
+}
+
 /// What came of it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProbeResult {

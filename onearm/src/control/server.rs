@@ -230,7 +230,7 @@ async fn answer<B: ControlBackend>(request: &[u8], backend: &B) -> Result<serde_
         }
         Operation::Flows(_) => Err(Refusal::usage(format!("the limit of flows is 1 to {MAX_FLOWS}"))),
         Operation::Events(query) => value(backend.events(query).await),
-        Operation::Probe(request) if (1..=30_000).contains(&request.timeout_ms) => {
+        Operation::Probe(request) if ProbeRequest::TIMEOUT_MS.contains(&request.timeout_ms) => {
             value(backend.probe(request).await)
         }
         Operation::Probe(_) => Err(Refusal::usage("the time-out of a probe is 1 to 30,000 ms")),

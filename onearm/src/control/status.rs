@@ -140,6 +140,10 @@ pub struct StreamStatus {
     pub bytes_out: u64,
     /// Records received of a kind this release does not know.
     pub unknown_records: u64,
+    /// Messages that were lost because the session had just ended, or the peer reads too slowly.
+    pub unsaid: u64,
+    /// Messages of the peer that were lost because this node does not take them.
+    pub untaken: u64,
     /// Connections that came to no session, by cause; `stranger`: not from the peer's address, `flood`: too many in a second.
     pub failed: BTreeMap<String, u64>,
     /// Sessions that ended, by cause.

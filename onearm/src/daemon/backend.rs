@@ -24,6 +24,7 @@ use crate::stream::view::View;
 use super::authentication;
 use super::board::Board;
 use super::clock;
+use super::errands::Errands;
 use super::probe;
 use super::streaming;
 
@@ -42,6 +43,8 @@ pub(crate) struct Backend {
     pub(crate) lease: LeaseCell,
     /// The checks.
     pub(crate) health: Health,
+    /// What the peer does when asked, where there is a stream.
+    pub(crate) errands: Option<Arc<Errands>>,
     /// The stream to the peer, where there is one.
     pub(crate) stream: Option<watch::Receiver<View>>,
     /// When the daemon started, CLOCK_MONOTONIC ns.
@@ -217,10 +220,15 @@ impl ControlBackend for Backend {
 
     async fn probe(&self, request: ProbeRequest) -> Result<ProbeResult, Refusal> {
         if self.board.facts().state == NodeState::Active {
-            return Err(Refusal {
+            let asked = match &self.errands {
+                Some(errands) => errands.ask(request).await,
+                None => Err("authentication is off: there is no stream to it".to_owned()),
+            };
+            return asked.map_err(|why| Refusal {
                 kind: RefusalKind::Refused,
-                message: "this node is the Active: its own packets to a VIP never leave it; ask the Standby"
-                    .to_owned(),
+                message: format!(
+                    "this node is the Active, whose own packets to a VIP never leave it, and the Standby made no probe: {why}"
+                ),
             });
         }
         Ok(probe::probe(&self.loaded.node.name, request).await)

@@ -20,11 +20,13 @@ use tokio::time::{Instant, Interval, MissedTickBehavior, interval, sleep_until};
 
 use crate::config::{Loaded, Refused};
 use crate::control::Severity;
+use crate::stream::wire::Message;
 
 pub(crate) use reload::Files;
 
 use super::authentication::{Authentication, Refusals};
 use super::epochs::Epochs;
+use super::errands::Errands;
 use super::ha_link::{HaLink, News};
 use super::node::{Node, RETRY, Settled};
 use super::notices::{self, told};
@@ -63,6 +65,8 @@ struct Running {
     ha_from: Instant,
     /// Where the election is authenticated.
     streaming: Option<Streaming>,
+    /// Where there is a stream.
+    errands: Option<Arc<Errands>>,
     again_at: Option<Instant>,
     /// Programs were attached or went since the HA process was given the links.
     links_due: bool,
@@ -93,7 +97,7 @@ pub(crate) async fn run(
         mut events,
         kernel: mut kernel_events,
     }: Inputs,
-    streaming: Option<Streaming>,
+    (streaming, errands): (Option<Streaming>, Option<Arc<Errands>>),
     recording: Option<Recording>,
     files: Files,
     (auth, epochs): (Option<Authentication>, Option<Epochs>),
@@ -119,6 +123,7 @@ pub(crate) async fn run(
         ha: None,
         ha_from: Instant::now(),
         streaming,
+        errands,
         again_at: None,
         links_due: false,
         terms: 0,
@@ -166,7 +171,10 @@ pub(crate) async fn run(
                 let text = "events of the dataplane cannot be read: refusals and conflicts are counted, not told";
                 running.node.board.warn("events", vec![text.to_owned()]);
             },
-            () = streamed(&mut running.streaming) => running.look_at_stream().await,
+            streamed = streamed(&mut running.streaming) => match streamed {
+                Some(message) => running.errand(message),
+                None => running.look_at_stream().await,
+            },
             () = at(running.again_at) => {
                 running.again_at = None;
                 running.settle().await;
@@ -220,16 +228,17 @@ async fn news(ha: &mut Option<(HaLink, mpsc::Receiver<News>)>) -> News {
     }
 }
 
-/// Something is known of the stream, or is to be told of it.
-async fn streamed(streaming: &mut Option<Streaming>) {
+/// A message of the peer's; or `None`: something is known of the stream, or is to be told of it.
+async fn streamed(streaming: &mut Option<Streaming>) -> Option<Message> {
     let Some(streaming) = streaming else {
         return pending().await;
     };
     let deadline = streaming.notices.deadline();
     tokio::select! {
         // Cancel-safe. Without its thread nothing changes any more.
-        Ok(()) = streaming.view.changed() => {}
-        () = at(deadline) => {}
+        Ok(()) = streaming.view.changed() => None,
+        Some(message) = streaming.heard.recv() => Some(message),
+        () = at(deadline) => None,
     }
 }
 
@@ -319,6 +328,12 @@ impl Running {
         let Loaded { node, pair, .. } = &*self.node.loaded;
         streaming.tell(|profile| profile.legs = plan::leg_macs(&node.legs, &picture));
         streaming.at(plan::stream_ends(node, pair, &picture));
+    }
+
+    fn errand(&self, message: Message) {
+        if let Some(errands) = &self.errands {
+            errands.heard(message);
+        }
     }
 
     async fn look_at_stream(&mut self) {

@@ -23,6 +23,7 @@ use super::backend::Backend;
 use super::beside::Beside;
 use super::board::Board;
 use super::epochs::Epochs;
+use super::errands::Errands;
 use super::gates::Gates;
 use super::helping::Helping;
 use super::legs::lock;
@@ -174,6 +175,9 @@ async fn serve(options: &Options, mut loaded: Loaded) -> anyhow::Result<()> {
         .as_ref()
         .map(|auth| Streaming::start(&loaded, &auth.keys))
         .transpose()?;
+    let errands = streaming
+        .as_ref()
+        .map(|streaming| Errands::new(streaming.voice.clone(), Arc::clone(&loaded), Arc::clone(&board)));
     let backend = Arc::new(Backend {
         loaded: Arc::clone(&loaded),
         board: Arc::clone(&board),
@@ -181,6 +185,7 @@ async fn serve(options: &Options, mut loaded: Loaded) -> anyhow::Result<()> {
         flows: Arc::clone(&flows),
         lease: lock(&dataplane).lease_cell(GroupId::FIRST)?,
         health: checks.clone(),
+        errands: errands.clone(),
         stream: streaming.as_ref().map(|streaming| streaming.view.clone()),
         started_ns,
     });
@@ -207,7 +212,16 @@ async fn serve(options: &Options, mut loaded: Loaded) -> anyhow::Result<()> {
         events,
         kernel: netcfg_events,
     };
-    let outcome = node_loop::run(node, lease, inputs, streaming, recording, files, (auth, epochs)).await;
+    let outcome = node_loop::run(
+        node,
+        lease,
+        inputs,
+        (streaming, errands),
+        recording,
+        files,
+        (auth, epochs),
+    )
+    .await;
     beside.stop().await;
     outcome
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use onearm_ha::auth::PairKeys;
 use tokio::runtime::Builder;
-use tokio::sync::{oneshot, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
 
 use crate::config::Loaded;
@@ -18,7 +18,8 @@ use crate::stream::driver::{self, Ends, Settings};
 use crate::stream::end::End;
 use crate::stream::session::Bounds;
 use crate::stream::view::View;
-use crate::stream::wire::{CAPABILITIES, Introduction, PROTOCOLS, Profile};
+use crate::stream::voice::{DEPTH, Voice};
+use crate::stream::wire::{CAPABILITIES, Introduction, Message, PROTOCOLS, Profile};
 
 use super::clock;
 
@@ -35,6 +36,10 @@ pub(crate) struct Streaming {
     ends: watch::Sender<Option<Ends>>,
     keys: watch::Sender<Arc<PairKeys>>,
     profile: watch::Sender<Profile>,
+    /// Says more.
+    pub(crate) voice: Voice,
+    /// What the peer says more.
+    pub(crate) heard: mpsc::Receiver<Message>,
     /// What is known of it.
     pub(crate) view: watch::Receiver<View>,
     /// What was told of it.
@@ -57,6 +62,8 @@ impl Streaming {
             ..Profile::default()
         });
         let (view_of, view) = watch::channel(View::default());
+        let (voice, said) = Voice::new(view.clone());
+        let (heard_by, heard) = mpsc::channel(DEPTH);
         let (stop, stopped) = watch::channel(false);
         let settings = Settings {
             introduction: Introduction {
@@ -71,6 +78,8 @@ impl Streaming {
             ends: ends_of,
             keys: keys_of,
             profile: profile_of,
+            said,
+            heard: heard_by,
             view: view_of,
             seed: clock::monotonic_ns(),
         };
@@ -78,6 +87,8 @@ impl Streaming {
             ends,
             keys,
             profile,
+            voice,
+            heard,
             view,
             notices: Notices::new(Instant::now(), digest),
             stop,
@@ -325,6 +336,8 @@ pub(crate) fn status(view: Option<&View>, peer: IpAddr) -> StreamStatus {
         bytes_in: view.traffic.bytes_in,
         bytes_out: view.traffic.bytes_out,
         unknown_records: view.traffic.unknown,
+        unsaid: view.unsaid,
+        untaken: view.untaken,
         failed: named(&view.failed),
         ended: named(&view.ended),
         last_error: view.last.as_ref().map(ToString::to_string),

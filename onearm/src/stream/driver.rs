@@ -13,7 +13,7 @@ use std::time::Duration;
 use onearm_ha::auth::{KeyId, PairKeys};
 use socket2::SockRef;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 use tokio::task::{AbortHandle, JoinError, JoinSet};
 use tokio::time::{Instant, sleep_until, timeout};
 
@@ -21,6 +21,7 @@ use super::backoff::Backoff;
 use super::end::End;
 use super::session::{Agreed, Bounds, Input, Output, Own, Session};
 use super::view::{Open, View};
+use super::voice::DEPTH;
 use super::wire::{Introduction, Message, Profile, Refusal};
 
 /// Most incoming connections whose handshake is not done.
@@ -62,6 +63,10 @@ pub(crate) struct Settings {
     pub(crate) keys: watch::Receiver<Arc<PairKeys>>,
     /// What this node tells of itself.
     pub(crate) profile: watch::Receiver<Profile>,
+    /// What else is to be said.
+    pub(crate) said: mpsc::Receiver<Message>,
+    /// What else is heard; what finds no room is lost and counted.
+    pub(crate) heard: mpsc::Sender<Message>,
     /// What becomes known.
     pub(crate) view: watch::Sender<View>,
     /// For the pauses between attempts.
@@ -96,6 +101,7 @@ pub(crate) async fn run(settings: Settings, mut stopped: watch::Receiver<bool>) 
             _ = stopped.changed() => break,
             Ok(()) = driver.settings.ends.changed() => driver.moved(),
             Ok(()) = driver.settings.keys.changed() => driver.rekeyed(),
+            Some(message) = driver.settings.said.recv() => driver.say(message),
             Some(done) = driver.tasks.join_next(), if !driver.tasks.is_empty() => driver.done(done),
             accepted = accept(driver.listener.as_ref()) => driver.accepted(accepted),
             () = at(wake) => {}
@@ -125,6 +131,7 @@ struct Live {
     serial: u64,
     key: KeyId,
     since: Instant,
+    say: mpsc::Sender<Message>,
     leave: watch::Sender<Option<End>>,
 }
 
@@ -194,6 +201,16 @@ impl Driver {
         self.key = 0;
         self.backoff.succeeded();
         self.connect_at = Instant::now();
+    }
+
+    fn say(&self, message: Message) {
+        let live = self.live.as_ref();
+        if live.is_none_or(|live| live.say.try_send(message).is_err()) {
+            self.settings.view.send_if_modified(|view| {
+                view.unsaid += 1;
+                false
+            });
+        }
     }
 
     fn leave(&mut self, end: &End) {
@@ -376,10 +393,12 @@ impl Driver {
         self.leave(&End::Replaced);
         self.serial += 1;
         let (leave, left) = watch::channel(None);
+        let (say, said) = mpsc::channel(DEPTH);
         self.live = Some(Live {
             serial: self.serial,
             key: agreed.key,
             since: Instant::now(),
+            say,
             leave,
         });
         self.settings.view.send_modify(|view| {
@@ -395,6 +414,8 @@ impl Driver {
             session,
             profile: self.settings.profile.clone(),
             view: self.settings.view.clone(),
+            said,
+            heard: self.settings.heard.clone(),
             left,
         };
         self.tasks.spawn(talk.run());
@@ -548,6 +569,8 @@ struct Talk {
     session: Session,
     profile: watch::Receiver<Profile>,
     view: watch::Sender<View>,
+    said: mpsc::Receiver<Message>,
+    heard: mpsc::Sender<Message>,
     left: watch::Receiver<Option<End>>,
 }
 
@@ -569,6 +592,7 @@ impl Talk {
                             self.session.handle(now(), Input::Left(end));
                         }
                         Ok(()) = self.profile.changed() => self.say_profile(),
+                        Some(message) = self.said.recv() => self.say(&message),
                         () = step(&self.stream, &mut self.session, &mut buffer) => {}
                     }
                     self.count();
@@ -580,6 +604,14 @@ impl Talk {
         Done::Ended {
             serial: self.serial,
             end,
+        }
+    }
+
+    /// Says a message and what waits behind it, which goes into the same frame.
+    fn say(&mut self, message: &Message) {
+        self.session.handle(now(), Input::Said(message));
+        while let Ok(next) = self.said.try_recv() {
+            self.session.handle(now(), Input::Said(&next));
         }
     }
 
@@ -597,6 +629,14 @@ impl Talk {
                     view.profile = Some(profile);
                     new
                 });
+            }
+            message @ (Message::ProbeAsked { .. } | Message::ProbeAnswered { .. }) => {
+                if self.heard.try_send(message).is_err() {
+                    self.view.send_if_modified(|view| {
+                        view.untaken += 1;
+                        false
+                    });
+                }
             }
             Message::Heartbeat | Message::Farewell(_) => {}
         }

@@ -416,7 +416,11 @@ impl Session {
             match message {
                 Ok(Message::Heartbeat) => {}
                 Ok(Message::Farewell(farewell)) => return self.end(End::Left(farewell)),
-                Ok(message @ Message::Profile(_)) => self.outputs.push_back(Output::Heard(message)),
+                Ok(
+                    message @ (Message::Profile(_)
+                    | Message::ProbeAsked { .. }
+                    | Message::ProbeAnswered { .. }),
+                ) => self.outputs.push_back(Output::Heard(message)),
                 Err(Unfit::Unknown) => self.traffic.unknown += 1,
                 Err(Unfit::Malformed) => return self.end(End::Malformed),
             }

@@ -23,6 +23,10 @@ pub(crate) struct View {
     pub(crate) ended: BTreeMap<&'static str, u64>,
     /// Why none came about, by cause; `stranger` and `flood`: closed unheard.
     pub(crate) failed: BTreeMap<&'static str, u64>,
+    /// Messages that were lost because the session had just ended, or the peer reads too slowly.
+    pub(crate) unsaid: u64,
+    /// Messages of the peer that were lost because this node does not take them.
+    pub(crate) untaken: u64,
     /// What went each way, over all sessions.
     pub(crate) traffic: Traffic,
 }

@@ -12,15 +12,20 @@
 //! passed over and counted.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 
 use onearm_ha::auth::KeyId;
 use onearm_types::NodeId;
 use serde::{Deserialize, Serialize};
 
+use crate::control::{ProbeRequest, ProbeResult};
+
 /// Versions of the protocol this release speaks: the lowest and the highest.
 pub(crate) const PROTOCOLS: (u16, u16) = (1, 1);
+/// Capability: the peer makes probes when asked.
+pub(crate) const PROBE: &str = "probe";
 /// What this release can do beyond the least that its version asks for, by name.
-pub(crate) const CAPABILITIES: [&str; 0] = [];
+pub(crate) const CAPABILITIES: [&str; 1] = [PROBE];
 
 /// Form of everything before the versions are known.
 pub(crate) const FORM: u8 = 1;
@@ -48,6 +53,8 @@ pub(crate) const REFUSAL: u8 = 2;
 
 /// Longest name, version or digest, bytes.
 const MOST_TEXT: usize = 64;
+/// Longest sentence for people, bytes.
+const MOST_SENTENCE: usize = 512;
 /// Most capabilities of a peer.
 const MOST_CAPABILITIES: usize = 64;
 /// Most legs of a peer.
@@ -127,7 +134,7 @@ impl Introduction {
 
     /// As it is sent.
     pub(crate) fn emit(&self) -> Vec<u8> {
-        serde_json::to_vec(self).expect("strings and numbers are JSON")
+        json(self)
     }
 }
 
@@ -157,6 +164,10 @@ impl Profile {
 
 fn is_printable(text: &str) -> bool {
     !text.is_empty() && text.len() <= MOST_TEXT && text.bytes().all(|byte| byte.is_ascii_graphic())
+}
+
+fn is_sentence(text: &str) -> bool {
+    text.len() <= MOST_SENTENCE && !text.chars().any(char::is_control)
 }
 
 /// Why a node leaves a session in order.
@@ -199,6 +210,59 @@ pub(crate) enum Message {
     Profile(Profile),
     /// The last one.
     Farewell(Farewell),
+    /// Make a probe. Needs [`PROBE`].
+    ProbeAsked {
+        /// Of the asker's own counting.
+        number: u64,
+        /// Which.
+        request: ProbeRequest,
+    },
+    /// What came of it, or a sentence why it was not made.
+    ProbeAnswered {
+        /// As asked.
+        number: u64,
+        /// What came of it.
+        result: Result<ProbeResult, String>,
+    },
+}
+
+/// Body of [`Message::ProbeAsked`]: what a newer release says more is passed over.
+#[derive(Serialize, Deserialize)]
+struct Asked {
+    number: u64,
+    target: SocketAddr,
+    timeout_ms: u32,
+}
+
+impl Asked {
+    fn parse(bytes: &[u8]) -> Option<Message> {
+        let Self {
+            number,
+            target,
+            timeout_ms,
+        } = serde_json::from_slice(bytes).ok()?;
+        let request = ProbeRequest { target, timeout_ms };
+        let fits = ProbeRequest::TIMEOUT_MS.contains(&timeout_ms);
+        fits.then_some(Message::ProbeAsked { number, request })
+    }
+}
+
+/// Body of [`Message::ProbeAnswered`].
+#[derive(Serialize, Deserialize)]
+struct Answered {
+    number: u64,
+    result: Result<ProbeResult, String>,
+}
+
+impl Answered {
+    fn parse(bytes: &[u8]) -> Option<Self> {
+        let read: Self = serde_json::from_slice(bytes).ok()?;
+        let fits = match &read.result {
+            Ok(result) => is_printable(&result.client_node) && is_sentence(&result.detail),
+            Err(why) => is_sentence(why),
+        };
+        fits.then_some(read)
+    }
 }
 
 /// A record that cannot be used.
@@ -214,16 +278,31 @@ impl Message {
     const HEARTBEAT: u8 = 1;
     const PROFILE: u8 = 2;
     const FAREWELL: u8 = 3;
+    const PROBE_ASKED: u8 = 4;
+    const PROBE_ANSWERED: u8 = 5;
 
     /// Appends the record to `to`. A body that does not fit is a bug of the sender: false, and nothing is appended.
     pub(crate) fn emit(&self, to: &mut Vec<u8>) -> bool {
         let (kind, body) = match self {
             Self::Heartbeat => (Self::HEARTBEAT, Vec::new()),
-            Self::Profile(profile) => (
-                Self::PROFILE,
-                serde_json::to_vec(profile).expect("strings and numbers are JSON"),
-            ),
+            Self::Profile(profile) => (Self::PROFILE, json(profile)),
             Self::Farewell(farewell) => (Self::FAREWELL, vec![farewell.code()]),
+            Self::ProbeAsked { number, request } => {
+                let ProbeRequest { target, timeout_ms } = *request;
+                let number = *number;
+                (
+                    Self::PROBE_ASKED,
+                    json(&Asked {
+                        number,
+                        target,
+                        timeout_ms,
+                    }),
+                )
+            }
+            Self::ProbeAnswered { number, result } => {
+                let (number, result) = (*number, result.clone());
+                (Self::PROBE_ANSWERED, json(&Answered { number, result }))
+            }
         };
         let Some(length) = u16::try_from(body.len()).ok().filter(|_| body.len() <= MOST_BODY) else {
             return false;
@@ -243,10 +322,18 @@ impl Message {
             Self::HEARTBEAT => Ok(Self::Heartbeat),
             Self::PROFILE => Profile::parse(body).map(Self::Profile).ok_or(Unfit::Malformed),
             Self::FAREWELL => Ok(Self::Farewell(Farewell::of(body.first().copied().unwrap_or(0)))),
+            Self::PROBE_ASKED => Asked::parse(body).ok_or(Unfit::Malformed),
+            Self::PROBE_ANSWERED => Answered::parse(body)
+                .map(|Answered { number, result }| Self::ProbeAnswered { number, result })
+                .ok_or(Unfit::Malformed),
             _ => Err(Unfit::Unknown),
         };
         Some((message, rest))
     }
+}
+
+fn json(body: &impl Serialize) -> Vec<u8> {
+    serde_json::to_vec(body).expect("strings and numbers are JSON")
 }
 
 #[cfg(test)]
@@ -263,9 +350,18 @@ mod tests {
 
     #[test]
     fn records_are_read_as_they_were_written_one_after_the_other() {
+        let request = ProbeRequest {
+            target: "192.168.100.100:80".parse().unwrap(),
+            timeout_ms: 2_000,
+        };
         let said = [
             Message::Heartbeat,
             Message::Profile(profile()),
+            Message::ProbeAsked { number: 7, request },
+            Message::ProbeAnswered {
+                number: 7,
+                result: Err("why not".to_owned()),
+            },
             Message::Farewell(Farewell::KeyRemoved),
         ];
         let mut bytes = Vec::new();
@@ -310,6 +406,29 @@ mod tests {
         let mut record = Vec::new();
         assert!(Message::Profile(longest.clone()).emit(&mut record));
         assert_eq!(Message::parse(&record).unwrap().0, Ok(Message::Profile(longest)));
+    }
+
+    #[test]
+    fn a_probe_has_a_limit_and_its_answer_may_go_to_a_terminal() {
+        let unfit = |message: Message| {
+            let mut bytes = Vec::new();
+            message.emit(&mut bytes) && Message::parse(&bytes).unwrap().0 == Err(Unfit::Malformed)
+        };
+        let target = "192.168.100.100:80".parse().unwrap();
+        let ask = |timeout_ms| Message::ProbeAsked {
+            number: 1,
+            request: ProbeRequest { target, timeout_ms },
+        };
+        assert!(unfit(ask(0)) && unfit(ask(30_001)) && !unfit(ask(30_000)));
+        let answer = |detail: &str| Message::ProbeAnswered {
+            number: 1,
+            result: Err(detail.to_owned()),
+        };
+        assert!(
+            unfit(answer("\u{1b}[2J"))
+                && unfit(answer(&"x".repeat(513)))
+                && !unfit(answer("no answer in 5 ms"))
+        );
     }
 
     #[test]

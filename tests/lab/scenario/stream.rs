@@ -73,6 +73,12 @@ fn run(run: &mut Run) -> Result<()> {
             one.is_string() && one == two,
             format!("{one} {two}"),
         );
+        let probed = onearm(&pair, 0)?.ask(&["probe", &format!("{VIP}:80")])?;
+        run.report.check(
+            "a probe asked of the Active is made by the Standby",
+            probed["client_node"] == "lb2" && probed["connected"] == true,
+            &probed,
+        );
         let sampler = Sampler::start(lab, VIP, MS)?;
         let prober = UdpProber::start(lab.ns("out"), SocketAddrV4::new(VIP, echo::PORT), MS)?;
         clock::observe(Duration::from_millis(300));

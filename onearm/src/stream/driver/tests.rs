@@ -1,6 +1,9 @@
 //! Two drivers over real TCP on the loopback, and strangers beside them.
 
 use super::*;
+use crate::control::ProbeRequest;
+use crate::stream::voice::{Unsaid, Voice};
+use crate::stream::wire::PROBE;
 use onearm_ha::auth::Key;
 use onearm_types::NodeId;
 use std::net::Ipv4Addr;
@@ -35,7 +38,7 @@ fn introduction(node: u8) -> Introduction {
         version: "0.1.0".to_owned(),
         vrid: 51,
         protocols: (1, 1),
-        capabilities: Vec::new(),
+        capabilities: vec![PROBE.to_owned()],
     }
 }
 
@@ -44,6 +47,8 @@ struct Side {
     ends: watch::Sender<Option<Ends>>,
     profile: watch::Sender<Profile>,
     view: watch::Receiver<View>,
+    voice: Voice,
+    heard: mpsc::Receiver<Message>,
     stop: watch::Sender<bool>,
     task: JoinHandle<()>,
 }
@@ -66,6 +71,8 @@ impl Side {
             ..Profile::default()
         });
         let (view_tx, view) = watch::channel(View::default());
+        let (voice, said) = Voice::new(view.clone());
+        let (heard_tx, heard) = mpsc::channel(DEPTH);
         let (stop, stopped) = watch::channel(false);
         let settings = Settings {
             introduction,
@@ -73,6 +80,8 @@ impl Side {
             ends: ends_rx,
             keys: keys_rx,
             profile: profile_rx,
+            said,
+            heard: heard_tx,
             view: view_tx,
             seed: 7,
         };
@@ -82,6 +91,8 @@ impl Side {
             ends,
             profile,
             view,
+            voice,
+            heard,
             stop,
             task,
         }
@@ -382,5 +393,39 @@ fn an_address_that_is_not_there_yet_is_waited_for() {
         }));
         one.wait_open(1).await;
         drop(two);
+    });
+}
+
+#[test]
+fn messages_arrive_in_order_and_those_nobody_takes_are_lost_and_counted() {
+    run_test(async {
+        let port = port();
+        let (mut one, mut two) = (Side::start(1, port, &[1]), Side::start(2, port, &[1]));
+        let ask = |number| Message::ProbeAsked {
+            number,
+            request: ProbeRequest {
+                target: address(1, 80),
+                timeout_ms: 5,
+            },
+        };
+        assert_eq!(one.voice.send(ask(0), PROBE), Err(Unsaid::NoStream));
+        one.wait_open(1).await;
+        two.wait_open(1).await;
+        assert_eq!(one.voice.send(ask(0), "flight"), Err(Unsaid::NotKnownThere));
+        for number in 0..DEPTH as u64 {
+            assert_eq!(one.voice.send(ask(number), PROBE), Ok(()));
+        }
+        assert_eq!(one.voice.send(ask(0), PROBE), Err(Unsaid::Full));
+        for number in 0..DEPTH as u64 {
+            assert_eq!(timeout(LIMIT, two.heard.recv()).await.unwrap(), Some(ask(number)));
+        }
+        assert!(two.view.borrow().traffic.frames_in < 20, "said together, a frame");
+        for number in 0..2 * DEPTH as u64 {
+            while one.voice.send(ask(number), PROBE).is_err() {
+                tokio::task::yield_now().await;
+            }
+        }
+        let view = two.wait("the loss", |view| view.untaken > 0).await;
+        assert!(view.session.is_some());
     });
 }

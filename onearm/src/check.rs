@@ -15,6 +15,7 @@ mod nodes;
 mod services;
 mod sizes;
 mod snat;
+mod tracking;
 
 #[cfg(test)]
 mod tests;
@@ -47,7 +48,7 @@ pub struct Judged {
 }
 
 /// Reads and judges a pair's file with the file of one node or of both; with `host`, against that machine too; with `reader`
-/// also the key file that the first node names, as that user would read it.
+/// also the key file that the first node names, as that user would read it, and the programs that it would run.
 pub fn files(
     nodes: &[&Path],
     pair: &Path,
@@ -64,6 +65,11 @@ pub fn files(
         lint(node, &mut file);
         if let Some(interfaces) = host {
             lint_host(node, &mut file, interfaces);
+        }
+        if let Some(reader) = reader {
+            let mut of_pair = Findings::default();
+            tracking::judge_programs(&file.parsed.config, reader.user(), &mut of_pair);
+            of_pair.file(&mut file.parsed);
         }
         drafts |= file.parsed.is_draft();
         diagnostics.append(&mut file.parsed.diagnostics);
@@ -133,6 +139,7 @@ pub fn lint(node: &mut Parsed<NodeConfig>, pair: &mut PairFile) {
     services::judge(pair, &mut of_pair);
     modes::judge(pair, &mut of_pair);
     snat::judge(pair, &mut of_pair);
+    tracking::judge(pair, &mut of_pair);
     of_node.file(node);
     of_pair.file(&mut pair.parsed);
 }

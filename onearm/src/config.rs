@@ -19,6 +19,8 @@ mod port_range;
 mod scalar;
 mod service_file;
 mod source;
+mod track;
+mod track_file;
 mod walk;
 
 #[cfg(test)]
@@ -36,3 +38,4 @@ pub use pair::{
 pub use pair_file::{PairFile, parse_pair};
 pub use port_range::{PortRange, PortRangeError};
 pub use source::{Parsed, Position, Source};
+pub use track::{Hooks, Quorum, Track, TrackScript};

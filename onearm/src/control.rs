@@ -30,5 +30,6 @@ pub use server::{ControlBackend, ControlServer, MAX_CONNECTIONS};
 pub use services::{ClientsMode, LastCheck, Refusals, ServerHealth, ServerStatus, ServiceStatus, Traffic};
 pub use status::{
     AuthenticationStatus, ConfigStatus, DataplaneStatus, HaStatus, KeyStatus, LeaseStatus, LegStatus,
-    NodeState, NodeStatus, PeerStatus, Status, StreamState, StreamStatus, UsageStatus,
+    NodeState, NodeStatus, PeerStatus, Status, StreamState, StreamStatus, TrackedKind, TrackedState,
+    TrackedStatus, UsageStatus,
 };

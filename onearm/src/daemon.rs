@@ -29,6 +29,7 @@ mod options;
 mod plan;
 mod probe;
 mod recording;
+mod scripts;
 mod start;
 mod streaming;
 mod usage;

@@ -10,4 +10,6 @@ pub mod decap;
 pub mod health;
 pub mod key;
 mod on_disk;
+pub mod script;
 mod stream;
+pub mod track;

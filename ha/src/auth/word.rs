@@ -94,6 +94,8 @@ impl Health {
     pub const SERVERS: Self = Self(1 << 27);
     /// The operator's scripts say yes.
     pub const SCRIPTS: Self = Self(1 << 26);
+    /// What the operator has tracked.
+    pub const TRACKED: Self = Self::SERVERS.with(Self::SCRIPTS);
 
     /// Whether every bit of `bits` is set.
     pub const fn has(self, bits: Self) -> bool {

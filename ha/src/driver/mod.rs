@@ -37,7 +37,7 @@ pub use voice::{PeerVoice, VoiceCounters};
 
 use crate::announce::{self, OwnedAddress};
 use crate::config::{Config, Transport, Wire};
-use crate::election::{ElectionCounters, Input};
+use crate::election::{ElectionCounters, ElectionStatus, Input};
 use crate::error::Error;
 use crate::lease;
 use crate::process::{HaEnd, HaState, STATE_NANOS, ToHa, ToMain, Verdict, Watch};
@@ -324,7 +324,10 @@ impl<S: LeaseSink> Driver<S> {
         let router = self.router.as_ref();
         HaState {
             at: now,
-            election: router.map(|router| router.election.status()),
+            election: router.map(|router| ElectionStatus {
+                health: router.election.health_at(now),
+                ..router.election.status()
+            }),
             election_counters: router
                 .map_or_else(ElectionCounters::default, |router| *router.election.counters()),
             announce_counters: router

@@ -38,7 +38,8 @@ impl Reception {
             witness: Witness::new(now, config.advert_interval.as_nanos(), config.asks()),
             answered: None,
             health: Health::default(),
-            of_main: Health::default(),
+            // Nothing is known to be missing.
+            of_main: Health::TRACKED,
             compared: None,
             better_since: None,
             looked_at: MonoTime::ZERO,

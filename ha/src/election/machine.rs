@@ -101,6 +101,8 @@ pub struct Election {
     leg: Result<(), LegFault>,
     /// A leg beside that of the adverts cannot be used.
     impaired: bool,
+    /// Something that the operator has tracked is missing.
+    lacks_tracked: bool,
     main_silent: bool,
     stopped: bool,
     send_failing: bool,
@@ -149,6 +151,7 @@ impl Election {
             since: now,
             leg: Err(LegFault::Unknown),
             impaired: false,
+            lacks_tracked: false,
             main_silent: false,
             stopped: false,
             send_failing: false,
@@ -201,9 +204,10 @@ impl Election {
         }
     }
 
-    /// Own priority now: that of the settings, at most [`Priority::IMPAIRED`] while another leg has failed.
+    /// Own priority now: that of the settings, at most [`Priority::IMPAIRED`] while another leg has failed. Without
+    /// authentication it is all a peer hears of a node's health: then also while something tracked is missing.
     pub fn priority(&self) -> Priority {
-        if self.impaired {
+        if self.impaired || self.lacks_tracked && !self.settings.authenticated {
             self.settings.priority.min(Priority::IMPAIRED)
         } else {
             self.settings.priority
@@ -235,6 +239,8 @@ impl Election {
             learned_interval_nanos: self.learned_nanos,
             lease_deadline: self.lease_deadline,
             epoch: self.epoch_said(self.role_kind()),
+            health: self.health,
+            peer_health: self.peer.map(|peer| peer.health),
         }
     }
 
@@ -357,6 +363,14 @@ impl Election {
                     }
                 }
                 self.health = health;
+                let before = self.priority();
+                self.lacks_tracked = !health.has(Health::TRACKED);
+                if let State::Active(tenure) = self.state
+                    && self.priority() != before
+                {
+                    // A better Standby is to know at once.
+                    self.answer(now, tenure);
+                }
             }
             (State::Initialize | State::Standby { .. }, Input::WitnessLeftUnanswered(at)) => {
                 self.looked_at = at;

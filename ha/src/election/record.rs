@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::vocabulary::{Alarm, LegFault, Role};
+use crate::auth::Health;
 use crate::units::{MonoTime, Priority};
 
 /// Times something happened since the start.
@@ -63,7 +64,7 @@ pub struct ElectionStatus {
     pub main_silent: bool,
     /// Adverts cannot be sent at the moment.
     pub send_failing: bool,
-    /// Own priority, lowered while another leg has failed.
+    /// Own priority, lowered while another leg has failed; without authentication also while something tracked is missing.
     pub priority: Priority,
     /// Priority of the peer's last advert.
     pub peer_priority: Option<Priority>,
@@ -77,6 +78,10 @@ pub struct ElectionStatus {
     pub lease_deadline: MonoTime,
     /// Epoch of an Active's term, else the highest known.
     pub epoch: u64,
+    /// What this node can do.
+    pub health: Health,
+    /// With authentication, what the peer said last it can do.
+    pub peer_health: Option<Health>,
 }
 
 /// Least time between two alarms of one kind. Nanoseconds.

@@ -1055,6 +1055,30 @@ fn a_leg_that_recovers_gives_its_owner_its_priority_back() {
 }
 
 #[test]
+fn b33_without_authentication_what_is_tracked_shows_as_priority_and_comes_back_whole() {
+    let health = |tracked| Input::HealthChanged(Health::LEGS.with(tracked));
+    let mut bench = Bench::active(settings());
+    bench.give(health(Health::TRACKED));
+    assert_eq!(bench.machine.status().priority.get(), 150);
+    bench.give(health(Health::SERVERS));
+    bench.give(Input::DeadlineReached);
+    assert_eq!(bench.words(), ["send Owner 2", "renew"]);
+    // Any number of losses is one (B35).
+    bench.give(health(Health::default()));
+    bench.give(health(Health::SCRIPTS));
+    bench.give(health(Health::TRACKED));
+    bench.pass(INTERVAL / 8);
+    assert!(bench.words().contains(&"send Owner 150".to_owned()));
+    let authenticated = Settings {
+        authenticated: true,
+        ..settings()
+    };
+    let mut bench = Bench::active(authenticated);
+    bench.give(health(Health::default()));
+    assert_eq!(bench.machine.status().priority.get(), 150, "the word tells");
+}
+
+#[test]
 fn a_standby_with_all_legs_displaces_an_owner_without_and_no_other_unless_it_may_preempt() {
     let preempts = |bench: &mut Bench, heard: u8| {
         bench.advert(PEER, heard);

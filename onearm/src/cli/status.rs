@@ -5,7 +5,8 @@ use super::Daemon;
 use super::exit::{Exit, Failure};
 use super::output::{self, grouped, span};
 use crate::control::{
-    AuthenticationStatus, LegStatus, NodeState, Status, StreamState, StreamStatus, UsageStatus,
+    AuthenticationStatus, HaStatus, LegStatus, NodeState, Status, StreamState, StreamStatus, TrackedState,
+    TrackedStatus, UsageStatus,
 };
 
 /// A peer that was silent for longer does not speak now.
@@ -60,26 +61,7 @@ pub(super) fn show(status: &Status) -> String {
     lines.add("lease", lease(status));
     lines.add("peer", peer(status));
     lines.add("stream", stream(&status.stream));
-    let ha = &status.ha;
-    lines.add(
-        "election",
-        format!(
-            "vrid {}, priority {}{}, adverts every {}, auth {}{}",
-            ha.vrid,
-            ha.priority,
-            if ha.effective_priority == ha.priority {
-                String::new()
-            } else {
-                format!(" (now {})", ha.effective_priority)
-            },
-            span(ha.advert_interval_ms),
-            ha.auth,
-            if ha.realtime { ", real-time" } else { "" }
-        ),
-    );
-    if let Some(auth) = &ha.authentication {
-        lines.add("keys", authentication(auth));
-    }
+    election(&mut lines, &status.ha);
     let config = &status.config;
     let compared = match (&config.peer_digest, config.differs) {
         (_, true) => ", the peer has ANOTHER one",
@@ -124,8 +106,9 @@ pub(super) fn show(status: &Status) -> String {
     for leg in status.legs.iter().filter(|leg| !leg.reason.is_empty()) {
         text.push_str(&output::paragraph(&format!("{}: ", leg.name), &leg.reason));
     }
+    tracked(&mut text, &status.ha.tracked);
     in_use(&mut text, &data.usage);
-    counters(&mut text, "protocol", &ha.counters);
+    counters(&mut text, "protocol", &status.ha.counters);
     counters(&mut text, "packets", &data.counters);
     counters(&mut text, "stream", &stream_counters(&status.stream));
     if !status.warnings.is_empty() {
@@ -135,6 +118,32 @@ pub(super) fn show(status: &Status) -> String {
         text.push_str(&output::paragraph("! ", warning));
     }
     text
+}
+
+/// Settings of the election, and how this node compares with the other.
+fn election(lines: &mut Lines, ha: &HaStatus) {
+    lines.add(
+        "election",
+        format!(
+            "vrid {}, priority {}{}, adverts every {}, auth {}{}",
+            ha.vrid,
+            ha.priority,
+            if ha.effective_priority == ha.priority {
+                String::new()
+            } else {
+                format!(" (now {})", ha.effective_priority)
+            },
+            span(ha.advert_interval_ms),
+            ha.auth,
+            if ha.realtime { ", real-time" } else { "" }
+        ),
+    );
+    if let Some(auth) = &ha.authentication {
+        lines.add("keys", authentication(auth));
+    }
+    if let Some(words) = fitness(ha) {
+        lines.add("fitness", words);
+    }
 }
 
 /// One below the other.
@@ -260,6 +269,50 @@ fn stream_counters(stream: &StreamStatus) -> BTreeMap<String, u64> {
     ];
     let traffic = traffic.map(|(name, count)| (name.to_owned(), count));
     traffic.into_iter().chain(failed).chain(ended).collect()
+}
+
+/// What a node has that the other lacks; nothing where both have the same.
+fn fitness(ha: &HaStatus) -> Option<String> {
+    let peer = ha.peer_has.as_ref()?;
+    let lacks = |of: &[String], other: &[String]| {
+        let missing: Vec<&str> = other
+            .iter()
+            .filter(|word| !of.contains(word))
+            .map(|word| &**word)
+            .collect();
+        missing.join(", ")
+    };
+    let (own, others) = (lacks(&ha.has, peer), lacks(peer, &ha.has));
+    let words = [("this node lacks", own), ("the peer lacks", others)];
+    let words: Vec<String> = words
+        .into_iter()
+        .filter(|(_, lacks)| !lacks.is_empty())
+        .map(|(who, lacks)| format!("{who} {lacks}"))
+        .collect();
+    (!words.is_empty()).then(|| words.join("; "))
+}
+
+fn tracked(text: &mut String, tracked: &[TrackedStatus]) {
+    if tracked.is_empty() {
+        return;
+    }
+    text.push('\n');
+    let mut table = output::table(&["tracked", "name", "state", "for", "why"]);
+    for thing in tracked {
+        let state = match (thing.state, thing.counts) {
+            (TrackedState::Good, false) => "good, does not count yet",
+            (TrackedState::Failed, false) => "FAILED, does not count yet",
+            (state, _) => state.as_str(),
+        };
+        table.add_row([
+            thing.kind.as_str(),
+            &*thing.name,
+            state,
+            &span(thing.since_ms),
+            &*thing.detail,
+        ]);
+    }
+    text.push_str(&output::draw(&table));
 }
 
 /// What is in use of everything that can run out; nothing of what is not.

@@ -76,6 +76,9 @@ fn status_of_an_active() -> Status {
             authentication: None,
             preempt: false,
             realtime: true,
+            has: vec!["dataplane".into(), "legs".into()],
+            peer_has: None,
+            tracked: Vec::new(),
             counters: BTreeMap::from([
                 ("adverts_sent".into(), 1_234_567),
                 ("adverts_received".into(), 89),

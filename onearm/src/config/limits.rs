@@ -78,6 +78,16 @@ pub const CHECK_INTERVAL: RangeInclusive<Duration> = Duration::from_millis(100).
 pub const CHECK_TIMEOUT: RangeInclusive<Duration> = Duration::from_millis(10)..=Duration::from_mins(1);
 /// `check.rise` and `check.fall`.
 pub const CHECK_COUNT: RangeInclusive<u64> = 1..=100;
+/// `ha.track.hold`.
+pub const TRACK_HOLD: RangeInclusive<Duration> = Duration::ZERO..=Duration::from_hours(1);
+/// Most elements of `ha.track.scripts`.
+pub const TRACK_SCRIPTS: usize = 32;
+/// `ha.hooks.timeout`.
+pub const HOOK_TIMEOUT: RangeInclusive<Duration> = Duration::from_millis(100)..=Duration::from_mins(5);
+/// Most words of a command, the path included.
+pub const COMMAND_WORDS: usize = 64;
+/// Longest word of a command in bytes.
+pub const COMMAND_BYTES: usize = 4_095;
 /// `server.weight`.
 pub const WEIGHT: RangeInclusive<u64> = 0..=255;
 /// Any port.

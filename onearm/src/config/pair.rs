@@ -9,6 +9,7 @@ use sha2::Digest as _;
 
 use super::mode::{Mode, ModeFor, Tunnel};
 use super::port_range::PortRange;
+use super::track::{Hooks, Track};
 
 /// `pair.toml`: what both nodes share.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -150,6 +151,12 @@ pub struct HaConfig {
     pub announce_refresh: Option<Duration>,
     /// Host on the leg of the adverts that is asked for signs of life all the time; `None` = nobody is.
     pub witness: Option<IpAddr>,
+    /// What makes a node better or worse than the other.
+    pub track: Track,
+    /// What is run when the role changes.
+    pub hooks: Hooks,
+    /// User that scripts and hooks run as.
+    pub script_user: String,
 }
 
 /// How adverts are authenticated.

@@ -9,6 +9,7 @@ use super::limits;
 use super::pair::{Auth, GatewayConfig, HaConfig, Limits, PairConfig, ServiceConfig, Transport};
 use super::service_file;
 use super::source::{Parsed, Source};
+use super::track_file;
 use super::walk::{Field, Keys, Table, Walk, walk};
 
 pub(super) const ROOT: Keys = Keys {
@@ -29,11 +30,11 @@ pub(super) const HA: Keys = Keys {
         "announce_rate",
         "announce_refresh",
         "witness",
+        "track",
+        "hooks",
+        "script_user",
     ],
-    later: &[
-        ("virtual_mac", "a virtual MAC is not in this build"),
-        ("track", "tracking of gateways and scripts is not in this build"),
-    ],
+    later: &[("virtual_mac", "a virtual MAC is not in this build")],
 };
 pub(super) const LIMITS: Keys = Keys {
     known: &[
@@ -145,6 +146,9 @@ fn draft_ha() -> HaConfig {
         announce_rate: DEFAULT_ANNOUNCE_RATE,
         announce_refresh: Some(DEFAULT_ANNOUNCE_REFRESH),
         witness: None,
+        track: track_file::draft_track(),
+        hooks: track_file::draft_hooks(),
+        script_user: track_file::DEFAULT_SCRIPT_USER.to_owned(),
     }
 }
 
@@ -251,6 +255,9 @@ fn ha(walk: &mut Walk<'_>, field: &Field<'_>) -> Option<HaConfig> {
         },
     );
     let witness = walk.may(&table, "witness", Walk::address_on_link);
+    let track = walk.or(&table, "track", draft.track, track_file::track);
+    let hooks = walk.or(&table, "hooks", draft.hooks, track_file::hooks);
+    let script_user = walk.or(&table, "script_user", draft.script_user, Walk::name);
     Some(HaConfig {
         vrid: vrid.unwrap_or(draft.vrid),
         advert_interval,
@@ -264,6 +271,9 @@ fn ha(walk: &mut Walk<'_>, field: &Field<'_>) -> Option<HaConfig> {
         announce_rate,
         announce_refresh,
         witness,
+        track,
+        hooks,
+        script_user,
     })
 }
 

@@ -650,6 +650,10 @@ fn every_key_and_every_rule_is_documented() {
         service_file::CHECK,
         service_file::SERVER,
         mode_file::MODE_FOR,
+        track_file::TRACK,
+        track_file::SCRIPT,
+        track_file::QUORUM,
+        track_file::HOOKS,
     ] {
         for key in keys.known {
             let forms = [

@@ -221,8 +221,78 @@ pub struct HaStatus {
     pub preempt: bool,
     /// Real-time priority was granted to the HA process.
     pub realtime: bool,
+    /// What this node has of all that makes a node fit: `dataplane`, `receives`, `legs`, `witness`, `servers`, `scripts`. Of two
+    /// nodes the one that has the first of them that the other lacks owns the addresses.
+    #[serde(default)]
+    pub has: Vec<String>,
+    /// What the peer has; `None` = it was not heard to say so.
+    #[serde(default)]
+    pub peer_has: Option<Vec<String>>,
+    /// Scripts and quorums of `ha.track`, in the order of the file.
+    #[serde(default)]
+    pub tracked: Vec<TrackedStatus>,
     /// Counters of protocol and announcements by name.
     pub counters: BTreeMap<String, u64>,
+}
+
+/// Something that is tracked.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TrackedStatus {
+    /// What it is.
+    pub kind: TrackedKind,
+    /// Name of the script, or of the service whose servers they are.
+    pub name: String,
+    /// How it is.
+    pub state: TrackedState,
+    /// The election goes by that already: an owner gives way, and another node comes back, only after some time.
+    pub counts: bool,
+    /// Since when, in milliseconds.
+    pub since_ms: u64,
+    /// Why, one short sentence.
+    pub detail: String,
+}
+
+/// What can be tracked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum TrackedKind {
+    /// A program of the operator's.
+    Script,
+    /// The quorum of a service's servers.
+    Servers,
+}
+
+impl TrackedKind {
+    /// The word for people.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Script => "script",
+            Self::Servers => "servers",
+        }
+    }
+}
+
+/// How something tracked is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum TrackedState {
+    /// No result yet.
+    Pending,
+    /// As it should be.
+    Good,
+    /// Not as it should be.
+    Failed,
+}
+
+impl TrackedState {
+    /// The word for people.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Pending => "pending",
+            Self::Good => "good",
+            Self::Failed => "FAILED",
+        }
+    }
 }
 
 /// How the election is authenticated.

@@ -74,6 +74,9 @@ fn status() -> Status {
             authentication: None,
             preempt: false,
             realtime: true,
+            has: vec!["dataplane".into(), "legs".into()],
+            peer_has: None,
+            tracked: Vec::new(),
             counters: BTreeMap::from([("adverts_sent".into(), 7)]),
         },
         dataplane: DataplaneStatus {

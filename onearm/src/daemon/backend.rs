@@ -10,6 +10,7 @@ use onearm_dataplane::{
 };
 
 use onearm_ha::config::Rollout;
+use onearm_ha::units::MonoTime;
 use tokio::sync::watch;
 
 use crate::config::{Auth, Loaded, ModeFor, ServerConfig, ServiceConfig};
@@ -25,6 +26,7 @@ use super::authentication;
 use super::board::Board;
 use super::clock;
 use super::errands::Errands;
+use super::notices;
 use super::probe;
 use super::streaming;
 
@@ -159,6 +161,14 @@ impl ControlBackend for Backend {
                 }),
                 preempt: pair.ha.preempt,
                 realtime: facts.realtime,
+                has: facts
+                    .health
+                    .map_or_else(Vec::new, |(own, _)| notices::health(own)),
+                peer_has: facts.health.and_then(|(_, peer)| peer).map(notices::health),
+                tracked: facts
+                    .tracking
+                    .as_ref()
+                    .map_or_else(Vec::new, |tracking| tracking.view(MonoTime::from_nanos(now_ns))),
                 counters: facts.ha_counters.clone(),
             },
             dataplane: DataplaneStatus {

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use onearm_ha::auth::Health;
 use onearm_ha::config::Rollout;
 use onearm_ha::driver::PeerVoice;
 
@@ -11,6 +12,8 @@ use crate::control::{
     EventList, EventLog, EventQuery, KeyStatus, LegStatus, NewEvent, NodeState, PeerStatus, Severity,
     UsageStatus,
 };
+
+use crate::track::Tracking;
 
 use super::clock;
 
@@ -35,6 +38,10 @@ pub(crate) struct Facts {
     pub(crate) peer_heard_ns: Option<u64>,
     /// Priority in use.
     pub(crate) effective_priority: u8,
+    /// What this node and its peer can do.
+    pub(crate) health: Option<(Health, Option<Health>)>,
+    /// Scripts and quorums.
+    pub(crate) tracking: Option<Tracking>,
     /// Real-time priority was granted to the HA process.
     pub(crate) realtime: bool,
     /// Counters of the HA process.
@@ -82,6 +89,8 @@ impl Board {
             },
             peer_heard_ns: None,
             effective_priority: priority,
+            health: None,
+            tracking: None,
             realtime: false,
             ha_counters: BTreeMap::new(),
             authentication: None,

@@ -66,6 +66,8 @@ pub(crate) struct HaLink {
     config: Option<Config>,
     /// The owned set it was given last.
     owned: Vec<OwnedAddress>,
+    /// What it was told last of this node's health.
+    health: Health,
 }
 
 /// A panic of another holder left it whole: each is changed by one call.
@@ -74,7 +76,7 @@ fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl HaLink {
-    /// Starts it, gives it the lease map and the links, and its settings.
+    /// Starts it, gives it the lease map and the links, its settings, and what this node can do.
     ///
     /// # Errors
     /// Any step; a process that was started is ended again.
@@ -84,6 +86,7 @@ impl HaLink {
         lease_map: &OwnedFd,
         links: &[OwnedFd],
         lease: LeaseCell,
+        health: Health,
     ) -> anyhow::Result<(Self, mpsc::Receiver<News>)> {
         let guardian = Arc::new(Mutex::new(Guardian::prepare(&config)?));
         let mut command = Command::new("/proc/self/exe");
@@ -102,6 +105,7 @@ impl HaLink {
             guardian,
             config: Some(config.clone()),
             owned: owned.to_vec(),
+            health,
         };
         let (news, heard) = mpsc::channel(NEWS);
         let begun = link
@@ -126,8 +130,7 @@ impl HaLink {
         let links: Vec<_> = links.iter().map(AsFd::as_fd).collect();
         self.end.hold(Some(lease_map.as_fd()), &links, PATIENCE)?;
         self.end.send(&ToHa::Configure(Box::new(config)), PATIENCE)?;
-        // It runs only while every leg has its program.
-        self.end.send(&ToHa::Health(Health::DATAPLANE), PATIENCE)?;
+        self.end.send(&ToHa::Health(self.health), PATIENCE)?;
         for message in owned_messages(owned) {
             self.end.send(&message, PATIENCE)?;
         }
@@ -210,6 +213,14 @@ impl HaLink {
             .send(&ToHa::Configure(Box::new(config.clone())), PATIENCE)?;
         self.config = Some(config);
         Ok(())
+    }
+
+    /// Tells it what this node can do; false if it has no room for that now.
+    pub(crate) fn health(&mut self, health: Health) -> bool {
+        if self.health != health && matches!(self.end.try_send(&ToHa::Health(health)), Ok(true)) {
+            self.health = health;
+        }
+        self.health == health
     }
 
     /// Whether this is the owned set it was given last.

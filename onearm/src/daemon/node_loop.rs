@@ -2,6 +2,7 @@
 
 mod election;
 mod reload;
+mod tracking;
 
 use std::future::pending;
 use std::sync::{Arc, PoisonError};
@@ -21,6 +22,7 @@ use tokio::time::{Instant, Interval, MissedTickBehavior, interval, sleep_until};
 use crate::config::{Loaded, Refused};
 use crate::control::Severity;
 use crate::stream::wire::Message;
+use crate::track::Tracking;
 
 pub(crate) use reload::Files;
 
@@ -32,6 +34,7 @@ use super::node::{Node, RETRY, Settled};
 use super::notices::{self, told};
 use super::plan;
 use super::recording::Recording;
+use super::scripts::{Said, Scripts};
 use super::streaming::Streaming;
 
 /// Indexes of removed servers and neighbours are freed this often.
@@ -84,12 +87,16 @@ struct Running {
     epochs: Option<Epochs>,
     refusals: Refusals,
     files: Files,
+    tracking: Tracking,
+    scripts: Scripts,
+    said: mpsc::Receiver<Said>,
 }
 
 /// Runs until SIGTERM or SIGINT, then stops in order: ownership first, programs next, borrowed settings last.
 ///
 /// # Errors
 /// What made going on impossible. Guards and gates are then left in place.
+#[expect(clippy::too_many_lines, reason = "one loop with a branch for each input")]
 pub(crate) async fn run(
     node: Node,
     lease: LeaseCell,
@@ -115,6 +122,9 @@ pub(crate) async fn run(
     let mut gates = interval(GATES);
     gates.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut watchdog = watchdog();
+    let ha = &node.loaded.pair.ha;
+    let (scripts, said) = Scripts::new(ha).context("no thread for hooks")?;
+    let tracking = Tracking::new(onearm_ha::driver::now(), &node.loaded.pair);
     let mut running = Running {
         node,
         lease,
@@ -135,12 +145,17 @@ pub(crate) async fn run(
         auth,
         refusals: Refusals::default(),
         files,
+        tracking,
+        scripts,
+        said,
     };
+    running.look_at_quorums();
     running.show_authentication();
     running.settle().await;
     tell_systemd(NotifyState::Ready);
     tracing::info!("ready");
     loop {
+        let due = running.tracking_due();
         // Every branch is cancel-safe: each waits on a channel, signal, descriptor or clock that loses nothing when dropped.
         tokio::select! {
             _ = terminate.recv() => break,
@@ -158,7 +173,9 @@ pub(crate) async fn run(
                 health.borrow_and_update();
                 let settled = running.node.check_health().await;
                 running.after(settled);
+                running.look_at_quorums();
             }
+            tracked = tracking::next(&mut running.said, due) => running.tracked(tracked),
             Ok(()) = kernel_status.changed() => {
                 let faults = kernel_status.borrow_and_update().faults.iter().map(|f| format!("kernel: {}", notices::fault(f))).collect();
                 running.node.board.warn("kernel", faults);
@@ -405,6 +422,7 @@ impl Running {
 
     async fn stop(mut self) -> anyhow::Result<()> {
         tracing::info!("stopping");
+        self.scripts.stop();
         if let Some((ha, mut heard)) = self.ha.take() {
             ha.stop(&mut heard).await;
         }

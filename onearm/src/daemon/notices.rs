@@ -1,6 +1,7 @@
 //! What an operator is told of alarms, kernel events and refusals: words and remedies. Pure.
 
 use onearm_dataplane::Event as Seen;
+use onearm_ha::auth::Health;
 use onearm_ha::election::Alarm;
 use onearm_netcfg::{Event as KernelEvent, Fault, offload};
 use serde::Serialize;
@@ -14,6 +15,20 @@ pub(crate) fn told(value: &impl Serialize) -> String {
         .replace(['"', '{', '}'], "")
         .replace('_', " ")
         .replace(':', ": ")
+}
+
+/// What a node can do, as words of the status.
+pub(crate) fn health(health: Health) -> Vec<String> {
+    let words = [
+        (Health::DATAPLANE, "dataplane"),
+        (Health::RECEIVES, "receives"),
+        (Health::LEGS, "legs"),
+        (Health::WITNESS, "witness"),
+        (Health::SERVERS, "servers"),
+        (Health::SCRIPTS, "scripts"),
+    ];
+    let has = words.into_iter().filter(|(bit, _)| health.has(*bit));
+    has.map(|(_, word)| word.to_owned()).collect()
 }
 
 /// An alarm of the election.

@@ -17,6 +17,7 @@ use crate::cli::Exit;
 use crate::config::{self, Loaded, PairConfig};
 use crate::control::ControlServer;
 use crate::health::{self, Health};
+use crate::script;
 
 use super::authentication::Authentication;
 use super::backend::Backend;
@@ -39,6 +40,9 @@ const DESCRIPTORS: u64 = 16_384;
 
 /// `onearmd`: the daemon, its HA process, or the putting back of what a dead daemon left behind.
 pub fn main() -> ExitCode {
+    if let Some(code) = script::as_script() {
+        return code;
+    }
     let options = Options::parse();
     if options.ha_process {
         return ha_process::run();

@@ -58,6 +58,11 @@ impl Reader {
         self.uid == Uid::effective().as_raw()
     }
 
+    /// Number of the user.
+    pub const fn user(&self) -> u32 {
+        self.uid
+    }
+
     fn trusts(&self, owner: u32) -> bool {
         owner == 0 || owner == self.uid || self.daemon.is_some_and(|(daemon, _)| owner == daemon)
     }

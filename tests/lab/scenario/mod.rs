@@ -22,6 +22,7 @@ mod scale;
 mod smoke;
 mod soak;
 mod stream;
+mod tracking;
 mod two_arms;
 mod vm;
 
@@ -120,6 +121,7 @@ pub fn all() -> Vec<Scenario> {
     list.push(modes::scenario());
     list.push(authentication::scenario());
     list.extend(stream::scenarios());
+    list.push(tracking::scenario());
     list.push(two_arms::scenario());
     list.push(ipv6::scenario());
     list.push(devices::scenario());

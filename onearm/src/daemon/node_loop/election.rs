@@ -71,6 +71,7 @@ impl Running {
             )
         });
         self.node.board.warn("witness", unasked.into_iter().collect());
+        self.tell_health();
         if let Some((ha, _)) = &mut self.ha {
             let owned = plan::owned(&loaded.node, &loaded.pair, &picture);
             if ha.has(&config) && ha.owns(&owned) {
@@ -132,7 +133,10 @@ impl Running {
 
     /// The election does not run: what it told last holds no more.
     fn owns_nothing(&mut self, reason: &str) {
-        self.node.ownership.state = NodeState::Initialize;
+        let before = std::mem::replace(&mut self.node.ownership.state, NodeState::Initialize);
+        if before != NodeState::Initialize {
+            self.role_changed(before, reason);
+        }
         self.node.ownership.peer_is_active = false;
         {
             let mut facts = self.node.board.facts();
@@ -156,7 +160,7 @@ impl Running {
             .node
             .ask(|d| Ok((d.lease_fd()?, d.lease_cell(GroupId::FIRST)?, d.keepalive_fds()?)));
         let (lease_map, cell, links) = parts.await.map_err(anyhow::Error::msg)?;
-        HaLink::start(config, &owned, &lease_map, &links, cell)
+        HaLink::start(config, &owned, &lease_map, &links, cell, self.health())
     }
 
     pub(super) async fn news(&mut self, news: News) {
@@ -226,6 +230,7 @@ impl Running {
             };
             facts.peer.mac = state.peer_mac.map(|mac| mac.to_string());
             facts.effective_priority = election.priority.get();
+            facts.health = Some((election.health, election.peer_health));
             facts.realtime = state.grants.realtime;
             facts.ha_counters = counters(state);
         }
@@ -332,6 +337,7 @@ impl Running {
         self.node.board.record(Severity::Info, "state-changed", text, "");
         self.node.ownership.state = next;
         self.node.ownership.epoch = self.terms;
+        self.role_changed(node_state(transition.prev), &reason);
         self.settle().await;
     }
 }

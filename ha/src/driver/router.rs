@@ -386,7 +386,7 @@ impl Router {
                 .and_then(|peer| reception::question(config, mac, peer, None));
             ask(sockets, question, counters);
         }
-        let macs = (mac, self.neighbour.destination());
+        let macs = (mac, self.neighbour.destination(now));
         let fields = (priority, interval);
         let (voice, election) = (&mut self.voice, &self.election);
         let ipv4 = config.ipv4.as_ref();

@@ -6,17 +6,19 @@ use anyhow::Result;
 
 use crate::netns::Namespace;
 
-/// Ports in these sets lose frames: all of them, or adverts coming from the port, or adverts going to it.
+/// Ports in these sets lose frames: all of them, or adverts coming from the port, or adverts or all going to it.
 const FAULTS: &str = "table bridge lab {
   set silent { type ifname; }
   set mute { type ifname; }
   set deaf { type ifname; }
+  set starved { type ifname; }
   chain forward {
     type filter hook forward priority 0;
     iifname @silent drop
     oifname @silent drop
     iifname @mute ip protocol 112 drop
     oifname @deaf ip protocol 112 drop
+    oifname @starved drop
   }
 }";
 
@@ -231,6 +233,22 @@ impl Switch {
     /// When `nft` refuses.
     pub fn unmute(&self, short: &str) -> Result<()> {
         self.element("delete", "mute", short)
+    }
+
+    /// Loses every frame on its way *to* the port.
+    ///
+    /// # Errors
+    /// When `nft` refuses.
+    pub fn starve(&self, short: &str) -> Result<()> {
+        self.element("add", "starved", short)
+    }
+
+    /// Ends [`starve`](Self::starve).
+    ///
+    /// # Errors
+    /// When `nft` refuses.
+    pub fn feed(&self, short: &str) -> Result<()> {
+        self.element("delete", "starved", short)
     }
 
     fn element(&self, verb: &str, set: &str, short: &str) -> Result<()> {

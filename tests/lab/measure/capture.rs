@@ -42,6 +42,8 @@ pub enum Filter {
     Ownership,
     /// IPv4 TCP.
     Tcp,
+    /// IPv4 UDP to this port, in packets without options.
+    UdpTo(u16),
 }
 
 /// Which way a frame went, seen from the namespace it was captured in.
@@ -205,6 +207,16 @@ fn program(filter: Filter) -> Vec<SockFilter> {
             f(JUMP_EQUAL, 0, 3, 0x0800),
             protocol,
             f(JUMP_EQUAL, 0, 1, 112),
+            yes,
+            no,
+        ],
+        Filter::UdpTo(port) => vec![
+            ethertype,
+            f(JUMP_EQUAL, 0, 5, 0x0800),
+            protocol,
+            f(JUMP_EQUAL, 0, 3, 17),
+            f(LOAD_HALF, 0, 0, 36),
+            f(JUMP_EQUAL, 0, 1, u32::from(port)),
             yes,
             no,
         ],

@@ -1,5 +1,6 @@
 //! One pair, many faults, one after the other: what each costs an outside client, and whether two nodes ever own.
 
+mod deaths;
 mod fault;
 mod outcome;
 
@@ -9,13 +10,14 @@ use anyhow::{Context as _, Result};
 
 use self::{
     fault::{Fault, Target},
-    outcome::{Instruments, Outcome},
+    outcome::Outcome,
 };
-use super::{Run, Scenario, failover, stage};
+use super::{Run, Scenario, failover, instruments::Instruments, named, stage};
 use crate::{
     clock::{self, MS, Nanos, ms},
     measure::echo,
     node::{Node as _, Pair, Role},
+    process::Process,
     service::{Mode, PairSpec},
     topology::{OneArm, Options, ROUTER, SERVERS, VIP},
     traffic,
@@ -28,11 +30,15 @@ const ALLOWANCE: Nanos = 25 * MS;
 /// A stall of the machine above this excuses a fault from its bound.
 const STALL: Nanos = 10 * MS;
 
-/// The scenario.
-pub(super) fn scenario() -> Scenario {
+/// The scenarios.
+pub(super) fn scenarios() -> [Scenario; 2] {
+    [chaos(), deaths::scenario()]
+}
+
+fn chaos() -> Scenario {
     Scenario {
         name: "chaos",
-        about: "faults of every kind in turn and at random at 100 ms adverts (--runs: how many), with traffic",
+        about: "faults of every kind in turn and at random at 100 ms adverts (--runs: how many, --only: which), with traffic",
         for_peers: false,
         run,
     }
@@ -41,16 +47,17 @@ pub(super) fn scenario() -> Scenario {
 fn run(run: &mut Run) -> Result<()> {
     let interval = run.wanted.interval.unwrap_or(Duration::from_millis(100));
     let wanted = usize::try_from(run.wanted.runs.unwrap_or(FAULTS))?;
-    let mut plan: Vec<(Fault, Target)> = Fault::ALL
-        .iter()
-        .flat_map(|f| f.targets().map(|t| (*f, t)))
-        .collect();
-    plan.truncate(wanted.div_ceil(2));
+    let faults = named(Fault::ALL, Fault::name, &run.wanted.only)?;
+    let plan: Vec<(Fault, Target)> = faults.iter().flat_map(|f| f.targets().map(|t| (*f, t))).collect();
     for (paths, linked) in [("leg", false), ("leg_and_link", true)] {
         let mut plan = plan.clone();
+        plan.retain(|(fault, _)| fault.is_possible(linked));
         let count = if linked { wanted / 2 } else { wanted.div_ceil(2) };
         plan.truncate(count);
-        plan.extend((plan.len()..count).map(|_| any(run)));
+        if !faults.iter().any(|fault| fault.is_possible(linked)) {
+            continue;
+        }
+        plan.extend((plan.len()..count).map(|_| any(run, &faults, linked)));
         let spec = PairSpec {
             record: true,
             witness: Some(ROUTER),
@@ -74,16 +81,21 @@ fn run(run: &mut Run) -> Result<()> {
     Ok(())
 }
 
-/// Any fault of any node.
-fn any(run: &mut Run) -> (Fault, Target) {
+/// Any of the faults of any node.
+fn any(run: &mut Run, faults: &[Fault], linked: bool) -> (Fault, Target) {
+    let possible: Vec<Fault> = faults
+        .iter()
+        .copied()
+        .filter(|fault| fault.is_possible(linked))
+        .collect();
     let number = run.random() >> 33;
-    let pick = usize::try_from(number).unwrap_or(0) % Fault::ALL.len();
-    let target = if run.random() & 1 << 40 == 0 {
-        Target::Active
-    } else {
-        Target::Standby
-    };
-    (Fault::ALL[pick], target)
+    let fault = possible[usize::try_from(number).unwrap_or(0) % possible.len()];
+    let targets: Vec<Target> = fault.targets().collect();
+    let number = run.random() >> 33;
+    (
+        fault,
+        targets[usize::try_from(number).unwrap_or(0) % targets.len()],
+    )
 }
 
 fn story(
@@ -97,7 +109,7 @@ fn story(
     let mut pair = stage(run, lab, spec)?;
     let mut outcomes = Vec::new();
     for (number, (fault, target)) in plan.iter().enumerate() {
-        let outcome = once(run, lab, &mut pair, spec, *fault, *target).with_context(|| {
+        let outcome = once(run, lab, &mut pair, spec, (*fault, *target), Vec::new()).with_context(|| {
             format!(
                 "fault {} of {}: {fault:?} of the {target:?}",
                 number + 1,
@@ -133,14 +145,15 @@ fn story(
     Ok(())
 }
 
-/// One fault of a settled pair, from before it until the pair is settled again.
+/// One fault of a settled pair, from before it until the pair is settled again. What goes on around it ends before it is
+/// healed.
 fn once(
     run: &mut Run,
     lab: &mut OneArm,
     pair: &mut Pair,
     spec: &PairSpec,
-    fault: Fault,
-    target: Target,
+    (fault, target): (Fault, Target),
+    around: Vec<Process>,
 ) -> Result<Outcome> {
     let active = usize::from(pair.nodes[1].role()? == Role::Active);
     let index = match target {
@@ -151,12 +164,12 @@ fn once(
     let jitter = run.random_span(spec.interval);
     clock::observe(Duration::from_millis(200) + jitter);
     let (begun, before) = (instruments.begun, clock::now());
-    let hogs = fault.inject(lab, pair, index)?;
+    let load = fault.inject(lab, pair, index)?;
     let silence = spec.active_down(0).max(spec.active_down(1));
     clock::observe(fault.length(silence));
     // A cell that is there is read on; the one of a new process is not among those.
     let leases = instruments.readings()?;
-    drop(hogs);
+    drop((load, around));
     fault.heal(lab, pair, index)?;
     settle(lab, pair)?;
     let end = clock::now();

@@ -1,5 +1,6 @@
 //! The runs of `onearm-lab`.
 
+mod attack;
 mod authentication;
 pub mod basic;
 mod budgets;
@@ -13,6 +14,8 @@ pub mod failover;
 mod field;
 mod flood;
 mod flows;
+mod instruments;
+mod interop;
 mod ipv6;
 mod modes;
 mod persistence;
@@ -70,18 +73,18 @@ pub struct Wanted {
 ///
 /// # Errors
 /// When it names something else; the text shows what there is.
-pub fn named<T: Copy>(all: &[T], name: impl Fn(T) -> &'static str, wanted: &[String]) -> Result<Vec<T>> {
-    if let Some(unknown) = wanted
-        .iter()
-        .find(|word| !all.iter().any(|one| name(*one) == word.as_str()))
-    {
-        let names: Vec<&str> = all.iter().map(|one| name(*one)).collect();
+pub fn named<T: Copy, N: AsRef<str>>(all: &[T], name: impl Fn(T) -> N, wanted: &[String]) -> Result<Vec<T>> {
+    let names: Vec<N> = all.iter().map(|one| name(*one)).collect();
+    let is_one = |word: &String| names.iter().any(|name| name.as_ref() == word);
+    if let Some(unknown) = wanted.iter().find(|word| !is_one(word)) {
+        let names: Vec<&str> = names.iter().map(AsRef::as_ref).collect();
         anyhow::bail!("there is no {unknown}; there are {}", names.join(", "));
     }
-    Ok(all
-        .iter()
-        .copied()
-        .filter(|one| wanted.is_empty() || wanted.iter().any(|word| word == name(*one)))
+    let is_wanted = |name: &N| wanted.is_empty() || wanted.iter().any(|word| word == name.as_ref());
+    let both = all.iter().zip(&names);
+    Ok(both
+        .filter(|(_, name)| is_wanted(name))
+        .map(|(one, _)| *one)
         .collect())
 }
 
@@ -115,9 +118,11 @@ pub fn all() -> Vec<Scenario> {
     list.push(basic::scenario());
     list.extend(failover::scenarios());
     list.push(dead_node::scenario());
-    list.push(chaos::scenario());
+    list.extend(chaos::scenarios());
     list.push(compare::scenario());
     list.push(soak::scenario());
+    list.push(attack::scenario());
+    list.push(interop::scenario());
     list.push(modes::scenario());
     list.push(authentication::scenario());
     list.extend(stream::scenarios());

@@ -1,64 +1,16 @@
 //! What one fault did.
 
-use std::{fmt, net::SocketAddrV4};
-
-use anyhow::Result;
+use std::fmt;
 
 use super::fault::{Fault, Target};
 use crate::{
-    clock::{self, MS, Nanos, ms},
+    clock::{MS, Nanos, ms},
     measure::{
-        echo,
-        lease::{self, LeaseSampler, Reading},
-        outage::Series,
-        owners::{Owners, Sampler},
-        stalls::{self, Stall, StallMonitor},
-        udp::UdpProber,
+        lease::{self, Reading},
+        stalls,
     },
-    node::Pair,
-    topology::{OneArm, VIP},
+    scenario::instruments::Found,
 };
-
-/// Everything that measures, running.
-pub(super) struct Instruments {
-    pub(super) begun: Nanos,
-    leases: std::cell::Cell<Option<LeaseSampler>>,
-    stalls: StallMonitor,
-    owners: Sampler,
-    udp: UdpProber,
-}
-
-/// What it found.
-pub(super) struct Found {
-    udp: Series,
-    owners: Owners,
-    stalls: Vec<Stall>,
-}
-
-impl Instruments {
-    pub(super) fn start(lab: &OneArm, pair: &Pair) -> Result<Self> {
-        Ok(Self {
-            leases: Some(LeaseSampler::start(pair.pids())?).into(),
-            stalls: StallMonitor::start()?,
-            owners: Sampler::start(lab, VIP, MS)?,
-            udp: UdpProber::start(lab.ns("out"), SocketAddrV4::new(VIP, echo::PORT), MS)?,
-            begun: clock::now(),
-        })
-    }
-
-    /// Ends the reading of lease cells.
-    pub(super) fn readings(&self) -> Result<Vec<Reading>> {
-        self.leases.take().map_or(Ok(Vec::new()), LeaseSampler::stop)
-    }
-
-    pub(super) fn stop(self) -> Result<Found> {
-        Ok(Found {
-            udp: self.udp.stop()?,
-            owners: self.owners.stop()?,
-            stalls: self.stalls.stop()?,
-        })
-    }
-}
 
 /// One fault and what it cost.
 #[derive(Clone, Debug)]

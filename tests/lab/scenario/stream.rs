@@ -99,10 +99,13 @@ fn run(run: &mut Run) -> Result<()> {
                 ms(series.longest_gap(begun, end))
             ),
         );
+        cut_cable(run, lab, &mut pair)?;
         let events = onearm(&pair, 0)?.ask(&["events"])?.to_string();
         run.report.check(
-            "a session made anew is told",
-            events.contains("stream-renewed"),
+            "a session made anew is told, and one that is gone",
+            ["stream-up", "stream-renewed", "stream-down"]
+                .iter()
+                .all(|kind| events.contains(kind)),
             events.matches("stream-").count(),
         );
         pair.scrap()
@@ -206,6 +209,30 @@ fn strangers(run: &mut Run, lab: &OneArm, pair: &Pair) -> Result<()> {
         "strangers at the port are closed unheard and disturb nothing",
         turned_away >= 30 && (one, two) == (one_after, two_after),
         format!("{turned_away} turned away; sessions {one} {two}, then {one_after} {two_after}"),
+    );
+    Ok(())
+}
+
+/// The Standby's cable: nothing ends the connection but silence.
+fn cut_cable(run: &mut Run, lab: &OneArm, pair: &mut Pair) -> Result<()> {
+    lab.switch().cut("lb2")?;
+    let gone = wait_both(pair, "/stream/state", &"waiting".into());
+    let reason = status(pair, 0, "/stream/reason")?;
+    run.report.check(
+        "a peer that is not heard any more is given up, and the status says why",
+        gone.is_ok() && reason.as_str().is_some_and(|reason| reason.contains("heard")),
+        reason,
+    );
+    // An interruption is told when it has lasted.
+    clock::observe(Duration::from_secs(3));
+    lab.switch().mend("lb2")?;
+    let mended = clock::now();
+    wait_both(pair, "/stream/state", &"open".into())?;
+    let back = clock::now() - mended;
+    run.report.check(
+        "it is back soon after the cable, and the Active has stayed",
+        back <= 2 * BACK && pair.nodes[0].role()? == Role::Active,
+        format!("{} ms", ms(back)),
     );
     Ok(())
 }

@@ -243,7 +243,7 @@ fn v6(address: IpAddr) -> Option<Ipv6Addr> {
 
 #[cfg(test)]
 mod tests {
-    use super::{election_leg, ha_config, own_address};
+    use super::{election_leg, ha_config, own_address, stream_ends};
     use crate::config::{Source, parse_node, parse_pair};
     use crate::daemon::authentication::Authentication;
     use onearm_ha::config::{DatagramPath, Rollout, Transport};
@@ -352,6 +352,44 @@ mod tests {
                 .unwrap()
                 .is_none(),
             "nothing to send from yet"
+        );
+    }
+
+    #[test]
+    fn the_stream_goes_over_the_peer_link_where_there_is_one() {
+        let mut pair = parse_pair(Source::new("pair.toml", PAIR)).parsed.config;
+        pair.ha.stream_port = 9_000;
+        let ends = |peer: &str, addresses: &[&str]| {
+            let node = NODE.replace("peer = { address = \"192.168.100.3\" }", peer);
+            let node = parse_node(Source::new("node.toml", node)).config;
+            let mut picture = with_addresses(&node.legs[0].interface, addresses);
+            for leg in picture.legs.values_mut() {
+                leg.link = Some(LinkPicture {
+                    ifindex: 7,
+                    mac: None,
+                    mtu: 1_500,
+                    up: true,
+                    carrier: true,
+                });
+            }
+            let ends = stream_ends(&node, &pair, &picture)?;
+            Some([ends.own.to_string(), ends.peer.to_string()])
+        };
+        let four = "address = \"192.168.100.3\"";
+        let on_leg = format!("peer = {{ {four} }}");
+        assert_eq!(
+            ends(&on_leg, &["192.168.100.2/24"]).unwrap(),
+            ["192.168.100.2:9000", "192.168.100.3:9000"]
+        );
+        assert_eq!(ends(&on_leg, &[]), None, "waits for its address");
+        let link = "interface = \"eth1\", link_address = \"10.1.0.3\", own_link_address = \"10.1.0.2\"";
+        assert_eq!(
+            ends(&format!("peer = {{ {four}, {link} }}"), &[]).unwrap(),
+            ["10.1.0.2:9000", "10.1.0.3:9000"]
+        );
+        assert_eq!(
+            ends("peer = { address = \"fe80::3\" }", &["fe80::2/64"]).unwrap(),
+            ["[fe80::2%7]:9000", "[fe80::3%7]:9000"]
         );
     }
 

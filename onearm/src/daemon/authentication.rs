@@ -77,7 +77,7 @@ pub(crate) fn objection(
     None
 }
 
-/// One kind of refused messages.
+/// One kind of messages that are refused, or odd.
 struct Kind {
     count: fn(&VoiceCounters) -> u64,
     event: &'static str,
@@ -85,7 +85,7 @@ struct Kind {
     remedy: &'static str,
 }
 
-const KINDS: [Kind; 4] = [
+const KINDS: [Kind; 5] = [
     Kind {
         count: |counters| counters.wrong_code,
         event: "wrong-key",
@@ -110,6 +110,12 @@ const KINDS: [Kind; 4] = [
         event: "own-name",
         message: "messages are refused: they are signed in this node's own name",
         remedy: "give the nodes different ids (node.toml); a copy of this node's disk or memory must not run beside it",
+    },
+    Kind {
+        count: |counters| counters.twins,
+        event: "peer-cloned",
+        message: "two nodes speak in the other node's name: neither owns while this one can",
+        remedy: "find out which of the two is the copy, of its disk or of its memory, and stop it",
     },
 ];
 
@@ -232,10 +238,11 @@ mod tests {
         let both = VoiceCounters {
             plain_refused: 1,
             own_name: 1,
+            twins: 1,
             ..of(1)
         };
         let (_, told) = Refusals::default().look(start, &both);
         let kinds: Vec<_> = told.iter().map(|event| event.kind).collect();
-        assert_eq!(kinds, ["wrong-key", "not-authenticated", "own-name"]);
+        assert_eq!(kinds, ["wrong-key", "not-authenticated", "own-name", "peer-cloned"]);
     }
 }

@@ -181,6 +181,18 @@ impl Owners {
             .collect()
     }
 
+    /// Milliseconds of the window in which answers of two owners came, whenever they were asked for: a node that stood still
+    /// answers old questions late.
+    pub fn shared(&self, from: Nanos, to: Nanos) -> usize {
+        let mut slots: BTreeMap<Nanos, BTreeSet<Owner>> = BTreeMap::new();
+        for (at, mac, port) in self.answers.iter().flat_map(|(_, seen)| seen) {
+            if (from..=to).contains(at) {
+                slots.entry(at / MS).or_default().insert((port.clone(), *mac));
+            }
+        }
+        slots.values().filter(|owners| owners.len() > 1).count()
+    }
+
     /// How often the answering owner changed from one answered question to the next.
     pub fn changes(&self, from: Nanos, to: Nanos) -> usize {
         let sequence: Vec<_> = self

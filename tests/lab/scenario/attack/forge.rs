@@ -32,7 +32,12 @@ const ALL_NODES6: (Ipv6Addr, Mac) = (
 ///
 /// # Errors
 /// When there is no socket. A frame the kernel refuses counts as sent.
-pub(super) fn send_all(ns: &Namespace, frames: &[Vec<u8>], count: u64, a_second: u64) -> Result<Nanos> {
+pub(in crate::scenario) fn send_all(
+    ns: &Namespace,
+    frames: &[Vec<u8>],
+    count: u64,
+    a_second: u64,
+) -> Result<Nanos> {
     ns.enter(|| {
         let socket = Socket::new(Domain::PACKET, Type::RAW, None)?;
         bind(socket.as_raw_fd(), &link_address("eth0")?)?;
@@ -105,7 +110,7 @@ fn packet(from: IpAddr, to: IpAddr, protocol: u8, payload: &[u8]) -> Vec<u8> {
 
 /// A plain VRRPv3 advert to the group.
 #[derive(Clone, Debug)]
-pub(super) struct Advert {
+pub(in crate::scenario) struct Advert {
     /// Claimed sender.
     pub from: IpAddr,
     /// Virtual router.
@@ -118,7 +123,7 @@ pub(super) struct Advert {
 }
 
 impl Advert {
-    pub(super) fn frame(&self, mac: Mac) -> Vec<u8> {
+    pub(in crate::scenario) fn frame(&self, mac: Mac) -> Vec<u8> {
         let (to, to_mac, ethertype) = match self.from {
             IpAddr::V4(_) => (IpAddr::from(GROUP4.0), GROUP4.1, 0x0800),
             IpAddr::V6(_) => (IpAddr::from(GROUP6.0), GROUP6.1, 0x86dd),
@@ -140,7 +145,7 @@ impl Advert {
 }
 
 /// A UDP datagram between two ports of the same number.
-pub(super) fn datagram(
+pub(in crate::scenario) fn datagram(
     (to_mac, to): (Mac, Ipv4Addr),
     (mac, from): (Mac, Ipv4Addr),
     port: u16,
@@ -156,7 +161,7 @@ pub(super) fn datagram(
 
 /// A claim that `address` is at `mac`: an ARP reply of it to itself, or an unsolicited neighbour advertisement; to `to_mac`,
 /// or to everybody.
-pub(super) fn claim(to_mac: Option<Mac>, mac: Mac, address: IpAddr) -> Vec<u8> {
+pub(in crate::scenario) fn claim(to_mac: Option<Mac>, mac: Mac, address: IpAddr) -> Vec<u8> {
     match address {
         IpAddr::V4(four) => {
             let mut body = vec![0, 1, 8, 0, 6, 4, 0, 2];
@@ -187,7 +192,7 @@ pub(super) fn claim(to_mac: Option<Mac>, mac: Mac, address: IpAddr) -> Vec<u8> {
 }
 
 /// An ARP question of `from` for `target`, to one host alone.
-pub(super) fn question(to_mac: Mac, (mac, from): (Mac, Ipv4Addr), target: Ipv4Addr) -> Vec<u8> {
+pub(in crate::scenario) fn question(to_mac: Mac, (mac, from): (Mac, Ipv4Addr), target: Ipv4Addr) -> Vec<u8> {
     let mut frame = arp_request(mac, from, target);
     frame[..6].copy_from_slice(&to_mac);
     frame
@@ -195,7 +200,7 @@ pub(super) fn question(to_mac: Mac, (mac, from): (Mac, Ipv4Addr), target: Ipv4Ad
 
 /// The same frame from another Ethernet address: recorded frames are sent again from where the attacker is, so that it is
 /// the protocol that is attacked and not the switch.
-pub(super) fn sent_by(mut frame: Vec<u8>, mac: Mac) -> Vec<u8> {
+pub(in crate::scenario) fn sent_by(mut frame: Vec<u8>, mac: Mac) -> Vec<u8> {
     if let Some(source) = frame.get_mut(6..12) {
         source.copy_from_slice(&mac);
     }

@@ -1,7 +1,7 @@
 //! A third host on the leg attacks a pair that serves: what it forges and what it recorded moves nothing, costs no
 //! packet, makes the nodes send no more than without it, and is counted by its kind.
 
-mod forge;
+pub(super) mod forge;
 mod plain;
 mod story;
 

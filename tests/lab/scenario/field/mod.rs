@@ -5,6 +5,7 @@ mod clients;
 mod election;
 mod legs;
 mod neighbours;
+mod steadiness;
 
 use std::net::SocketAddrV4;
 
@@ -50,10 +51,40 @@ pub(super) fn scenarios() -> Vec<Scenario> {
             adverts::announce_refresh,
         ),
         case(
+            "b17-two-legs",
+            "a second leg on the same segment: one answer to each question for the VIP (B17)",
+            false,
+            steadiness::two_legs_on_one_segment,
+        ),
+        case(
+            "b18-forgetful-switch",
+            "a switch that forgets in 5 s and floods nothing, a request every 8 s (B18)",
+            false,
+            steadiness::forgetful_switch,
+        ),
+        case(
             "b25-reflected-adverts",
             "a node's own adverts reflected to it change nothing (B25)",
             true,
             adverts::reflected_adverts,
+        ),
+        case(
+            "b27-slow-owner",
+            "plain adverts that carry 3 s and come every 3 s: the Standby waits by them (B27)",
+            false,
+            steadiness::slow_owner,
+        ),
+        case(
+            "b35-flapping-leg",
+            "the Active's leg flaps twelve times: its priority is whole again (B35)",
+            false,
+            steadiness::flapping_leg,
+        ),
+        case(
+            "b36-reloads",
+            "one node, reloaded again and again: it stays Active (B36)",
+            false,
+            steadiness::reloads,
         ),
         case(
             "b67-server-new-mac",

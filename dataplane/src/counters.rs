@@ -139,6 +139,18 @@ impl Dataplane {
         Ok(counters)
     }
 
+    /// Packets sent on as the owner, or as its helper, since the programs were loaded: translated, routed, or answered.
+    ///
+    /// # Errors
+    /// [`crate::Error::MapAccess`].
+    pub fn forwarded(&self) -> Result<u64> {
+        let sent = [Counter::Transmitted, Counter::Redirected];
+        sent.into_iter().try_fold(0, |sum: u64, counter| {
+            let cpus = self.maps.counters.values(counter.index())?;
+            Ok(sum.wrapping_add(summed(&cpus)))
+        })
+    }
+
     /// Traffic of every configured service and its servers, by name.
     ///
     /// # Errors

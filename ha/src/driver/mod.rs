@@ -18,6 +18,7 @@ mod privilege;
 pub(crate) mod reception;
 mod router;
 mod sockets;
+mod term;
 mod voice;
 mod witness;
 
@@ -32,6 +33,7 @@ pub use clock::now;
 pub use counters::{DriverCounters, WireCounters};
 pub(crate) use datagrams::DatagramSocket;
 pub use privilege::Grants;
+pub use term::TermTimes;
 pub(crate) use sockets::PacketSocket;
 pub use voice::{PeerVoice, VoiceCounters};
 
@@ -346,6 +348,7 @@ impl<S: LeaseSink> Driver<S> {
             peer_mac: router.and_then(|router| router.peer_mac),
             owned: router.map_or(self.owned.len(), |router| router.announcer.owned()),
             grants: self.grants,
+            term: router.and_then(|router| router.term),
             held: self.links.len(),
         }
     }

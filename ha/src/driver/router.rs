@@ -14,12 +14,13 @@ use super::neighbour::PeerMac;
 use super::other::OtherLeg;
 use super::reception::{self, Reception};
 use super::sockets::{Heard, LegSockets};
+use super::term::TermTimes;
 use super::voice::{PeerVoice, Taken, Voice, VoiceCounters};
 use super::{LeaseSink, advert_frame};
 use crate::announce::{self, Announcer, OwnedAddress};
 use crate::auth::{self, Health, Spoken};
 use crate::config::{Config, Transport, Wire};
-use crate::election::{Alarm, Election, Input, LegFault, Output, PairMessage};
+use crate::election::{Alarm, Election, Input, LegFault, Output, PairMessage, Role};
 use crate::error::Error;
 use crate::process::{RECORDED_PER_MESSAGE, ToMain};
 use crate::units::{Centiseconds, MonoTime, Priority};
@@ -57,6 +58,8 @@ pub(super) struct Router {
     read_at: MonoTime,
     /// Last deadline written into the lease cell.
     lease_until: MonoTime,
+    /// How the last term as Active began.
+    pub(super) term: Option<TermTimes>,
 }
 
 impl Router {
@@ -91,6 +94,7 @@ impl Router {
             wire: WireCounters::default(),
             read_at: now,
             lease_until: MonoTime::ZERO,
+            term: None,
             config,
         })
     }
@@ -345,6 +349,9 @@ impl Router {
                 }
                 Output::RenewLease { deadline } => {
                     sink.write(deadline.as_nanos());
+                    if let Some(term) = &mut self.term {
+                        term.leased(clock::now());
+                    }
                     self.lease_until = deadline;
                     counters.lease_writes += 1;
                 }
@@ -356,7 +363,12 @@ impl Router {
                 Output::StartAnnouncing => self.announcer.handle(now, announce::Input::LeaseTaken),
                 Output::AnnounceAgain => self.announcer.handle(now, announce::Input::AnnouncementsDoubtful),
                 Output::StopAnnouncing => self.announcer.handle(now, announce::Input::LeaseLost),
-                Output::ReportTransition(transition) => tell(ToMain::Transition(transition)),
+                Output::ReportTransition(transition) => {
+                    if transition.next == Role::Active {
+                        self.term = Some(TermTimes::begin(transition.at));
+                    }
+                    tell(ToMain::Transition(transition));
+                }
                 Output::RaiseAlarm(alarm) => tell(ToMain::Alarm(alarm)),
             }
         }
@@ -455,6 +467,8 @@ impl Router {
             if sent.is_err() {
                 self.announcer
                     .handle(moment, announce::Input::SendFailed(owned.address));
+            } else if let Some(term) = &mut self.term {
+                term.announced(moment, self.announcer.owned());
             }
         }
     }

@@ -6,7 +6,7 @@ mod standby;
 
 use std::collections::VecDeque;
 
-use super::record::{AlarmMemory, ElectionCounters, ElectionStatus};
+use super::record::{AlarmMemory, Contention, ElectionCounters, ElectionStatus};
 use super::tape::{Entry, Tape};
 use super::vocabulary::{Alarm, Event, Input, LegFault, Output, PairMessage, Role, Settings, Transition};
 use crate::auth::{Freshness, Health, Kind};
@@ -134,6 +134,10 @@ pub struct Election {
     leg_received_at: MonoTime,
     /// The peer told of a clone of this node.
     cloned_at: Option<MonoTime>,
+    /// When the cause of the next take-over became known.
+    known_at: MonoTime,
+    peer_said: Option<Kind>,
+    contention: Option<Contention>,
     counters: ElectionCounters,
     alarms: AlarmMemory,
     outputs: VecDeque<Output>,
@@ -172,6 +176,9 @@ impl Election {
             reception_asked: false,
             leg_received_at: MonoTime::ZERO,
             cloned_at: None,
+            known_at: now,
+            peer_said: None,
+            contention: None,
             counters: ElectionCounters::default(),
             alarms: AlarmMemory::default(),
             outputs: VecDeque::new(),
@@ -239,6 +246,7 @@ impl Election {
             learned_interval_nanos: self.learned_nanos,
             lease_deadline: self.lease_deadline,
             epoch: self.epoch_said(self.role_kind()),
+            contention: self.contention,
             health: self.health,
             peer_health: self.peer.map(|peer| peer.health),
         }
@@ -511,6 +519,9 @@ impl Election {
             self.alarm(now, Alarm::AddressListDiffers);
         }
         self.take_word(now, heard);
+        if heard.proves_its_sender() {
+            self.peer_said = Some(heard.kind);
+        }
         if !heard.proves_its_sender() {
             // Perhaps a recording of another life: neither its interval nor its priority is the peer's.
             return true;
@@ -547,6 +558,13 @@ impl Election {
             event,
             at: now,
             epoch: self.epoch_said(self.role_kind()),
+            known_at: if let State::Active(_) = self.state {
+                self.known_at
+            } else {
+                now
+            },
+            heard_at: self.peer_heard_at,
+            peer_said: self.peer_said,
         };
         if let Some(tape) = &mut self.tape {
             tape.add(Entry::Became(transition));

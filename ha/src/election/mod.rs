@@ -42,7 +42,7 @@ mod tape;
 mod vocabulary;
 
 pub use machine::{Election, RELEASE_WAIT_MAX_NANOS, START_LISTEN_NANOS, START_LISTEN_SECOND_NANOS};
-pub use record::{ElectionCounters, ElectionStatus};
+pub use record::{Contention, ElectionCounters, ElectionStatus};
 pub use tape::{Entry, Replay, Replayed};
 pub use vocabulary::{Alarm, Event, Input, LegFault, Output, PairMessage, Role, Said, Settings, Transition};
 

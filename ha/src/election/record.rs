@@ -31,8 +31,10 @@ pub struct ElectionCounters {
     pub address_list_differed: u64,
     /// Adverts of the peer whose interval was clamped.
     pub interval_clamped: u64,
-    /// Adverts of a worse peer heard as Active.
+    /// Messages of another owner heard as Active.
     pub contended: u64,
+    /// Messages of the owner before, that came when this node had taken over after it.
+    pub late_owner: u64,
     /// Times the lease ended before it was renewed.
     pub lease_lapsed: u64,
     /// Times a Standby was late for its own deadline and waited anew.
@@ -78,11 +80,37 @@ pub struct ElectionStatus {
     pub lease_deadline: MonoTime,
     /// Epoch of an Active's term, else the highest known.
     pub epoch: u64,
+    /// The last time another owner was heard while this node owned.
+    pub contention: Option<Contention>,
     /// What this node can do.
     pub health: Health,
     /// With authentication, what the peer said last it can do.
     pub peer_health: Option<Health>,
 }
+
+/// Another owner, heard while this node owned: what is known of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Contention {
+    /// Its first message.
+    pub first_at: MonoTime,
+    /// Its last one so far.
+    pub last_at: MonoTime,
+    /// How many there were.
+    pub messages: u64,
+    /// Its priority.
+    pub priority: Priority,
+    /// With authentication, the epoch it owns under.
+    pub epoch: Option<u64>,
+    /// The own epoch.
+    pub own_epoch: u64,
+    /// When the own term began.
+    pub own_since: MonoTime,
+    /// This node let go at it.
+    pub gave_way: bool,
+}
+
+/// A message after a longer pause belongs to another contention. Nanoseconds.
+pub(super) const CONTENTION_PAUSE_NANOS: u64 = 3_000_000_000;
 
 /// Least time between two alarms of one kind. Nanoseconds.
 const ALARM_EVERY_NANOS: u64 = 60_000_000_000;

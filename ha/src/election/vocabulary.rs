@@ -239,6 +239,15 @@ pub struct Transition {
     pub at: MonoTime,
     /// Epoch after it: the own one of an Active, else the highest known.
     pub epoch: u64,
+    /// When this node learnt of the cause: the release, that the peer is silent, the fault.
+    #[serde(default)]
+    pub known_at: MonoTime,
+    /// When the peer was heard last, if ever.
+    #[serde(default)]
+    pub heard_at: Option<MonoTime>,
+    /// What it said then that it is or wants.
+    #[serde(default)]
+    pub peer_said: Option<Kind>,
 }
 
 /// Something an operator may have to act on; each kind is raised at most once a minute.
@@ -270,7 +279,7 @@ pub enum Alarm {
     LeaseLapsed,
     /// The process stalled past its own wait.
     Overslept,
-    /// An owner with a worse priority and this node advertised at the same time.
+    /// Another owner was heard while this node owned; [`super::Contention`] has the evidence.
     Contended,
     /// Somebody with the pair's key, who cannot be shown to be there now, says that it owns the addresses.
     UnprovedOwner,

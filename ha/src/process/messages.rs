@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::announce::{AnnounceCounters, OwnedAddress};
 use crate::auth::{Health, Spoken};
 use crate::config::Config;
-use crate::driver::{DriverCounters, Grants, PeerVoice, VoiceCounters, WireCounters};
+use crate::driver::{DriverCounters, Grants, PeerVoice, TermTimes, VoiceCounters, WireCounters};
 use crate::election::{Alarm, ElectionCounters, ElectionStatus, Entry, LegFault, Transition};
 use crate::units::MonoTime;
 use crate::wire::Mac;
@@ -125,6 +125,9 @@ pub struct HaState {
     pub owned: usize,
     /// What the kernel granted.
     pub grants: Grants,
+    /// How the last term as Active began.
+    #[serde(default)]
+    pub term: Option<TermTimes>,
     /// Descriptors held (XDP links).
     pub held: usize,
 }

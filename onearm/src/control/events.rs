@@ -40,6 +40,36 @@ pub struct Event {
     pub message: String,
     /// What to do; empty when nothing is to be done.
     pub remedy: String,
+    /// Of a `took-over`: how it went.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timeline: Option<Timeline>,
+}
+
+/// How a node took the addresses over. Times in microseconds since it learnt of the cause.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Timeline {
+    /// Of the new term.
+    pub epoch: u64,
+    /// Why, in words.
+    pub cause: String,
+    /// What the peer said last that it is or wants: `owner`, `release`, `standby`, …; `None` = it was never heard.
+    pub peer_said: Option<String>,
+    /// It was heard last so long before the cause was known.
+    pub peer_heard_before_us: Option<u64>,
+    /// When it was decided.
+    pub decided_us: u64,
+    /// When the lease was written.
+    pub lease_us: Option<u64>,
+    /// When the first announcement had left.
+    pub first_announced_us: Option<u64>,
+    /// When as many had left as there are owned addresses.
+    pub all_announced_us: Option<u64>,
+    /// Announcements that had left when this was told.
+    pub announced: u64,
+    /// When a packet that was sent on as the owner was seen first.
+    pub first_packet_us: Option<u64>,
+    /// It may have been sent so much sooner.
+    pub first_packet_resolution_us: u64,
 }
 
 /// An event before it has a number.
@@ -96,7 +126,7 @@ impl EventLog {
     }
 
     /// Adds an event that happened at `time_ms` (wall clock, milliseconds since 1970) and returns its number.
-    pub fn record(&mut self, time_ms: u64, event: NewEvent) -> u64 {
+    pub fn record(&mut self, time_ms: u64, event: NewEvent, timeline: Option<Timeline>) -> u64 {
         if self.ring.len() == self.capacity {
             self.ring.pop_front();
         }
@@ -108,6 +138,7 @@ impl EventLog {
             kind: event.kind.to_owned(),
             message: event.message,
             remedy: event.remedy,
+            timeline,
         });
         self.last
     }

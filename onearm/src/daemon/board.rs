@@ -10,7 +10,7 @@ use onearm_ha::driver::PeerVoice;
 
 use crate::control::{
     EventList, EventLog, EventQuery, KeyStatus, LegStatus, NewEvent, NodeState, PeerStatus, Severity,
-    UsageStatus,
+    Timeline, UsageStatus,
 };
 
 use crate::track::Tracking;
@@ -136,6 +136,11 @@ impl Board {
 
     /// [`Self::record`] for an event that is ready.
     pub(crate) fn tell(&self, event: NewEvent) {
+        self.tell_with(event, None);
+    }
+
+    /// [`Self::tell`], with times.
+    pub(crate) fn tell_with(&self, event: NewEvent, timeline: Option<Timeline>) {
         let NewEvent {
             kind,
             message,
@@ -147,7 +152,7 @@ impl Board {
             Severity::Warning => tracing::warn!(kind, %message, %remedy, "event"),
             Severity::Error => tracing::error!(kind, %message, %remedy, "event"),
         }
-        self.facts().events.record(clock::wall_ms(), event);
+        self.facts().events.record(clock::wall_ms(), event, timeline);
     }
 
     /// Events after `query.since`.

@@ -1,6 +1,7 @@
 //! The loop of the main process: waits for anything to happen, says so to the node, and stops in order.
 
 mod election;
+mod history;
 mod reload;
 mod tracking;
 
@@ -90,6 +91,7 @@ struct Running {
     tracking: Tracking,
     scripts: Scripts,
     said: mpsc::Receiver<Said>,
+    history: history::History,
 }
 
 /// Runs until SIGTERM or SIGINT, then stops in order: ownership first, programs next, borrowed settings last.
@@ -148,6 +150,7 @@ pub(crate) async fn run(
         tracking,
         scripts,
         said,
+        history: history::History::default(),
     };
     running.look_at_quorums();
     running.show_authentication();

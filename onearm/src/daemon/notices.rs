@@ -59,7 +59,7 @@ pub(crate) fn alarm(alarm: Alarm) -> NewEvent {
         ),
         Alarm::Contended => (
             "contended",
-            "both nodes were Active at one time: look for one-way loss between them",
+            "both nodes were Active at one time (event two-owners has the evidence): look for one-way loss between them",
         ),
         Alarm::UnprovedOwner => (
             "unproved-owner",

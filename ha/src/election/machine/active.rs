@@ -4,11 +4,19 @@ use super::{
     ANSWER_SPACING, Alarm, CHANGE_ADVERTS, Centiseconds, Election, Event, IntervalChange, Kind, MonoTime,
     Output, PairMessage, Phase, Priority, State, Tenure,
 };
+use crate::election::record::{CONTENTION_PAUSE_NANOS, Contention};
 use crate::lease;
+
+/// Longest way of a datagram that counts as one. Nanoseconds.
+const LATE_NANOS: u64 = 50_000_000;
 
 impl Election {
     pub(super) fn hear_as_active(&mut self, now: MonoTime, heard: &PairMessage, tenure: Tenure) {
         if let Some(event) = self.reason_to_yield(now, heard) {
+            if heard.kind == Kind::Owner && heard.said.is_some() {
+                self.note_contention(heard, true);
+                self.alarm(now, Alarm::Contended);
+            }
             self.release(now);
             let active_down_at = heard.at.plus(self.wait_nanos());
             self.enter(
@@ -24,8 +32,10 @@ impl Election {
         match heard.kind {
             // It had taken over and let go: it may have announced, and never heard us (B12).
             Kind::Release => self.outputs.push_back(Output::AnnounceAgain),
+            // The other owner's last words before it let go, by a slower path.
+            Kind::Owner if self.is_late_owner(heard) => self.counters.late_owner += 1,
             Kind::Owner => {
-                self.counters.contended += 1;
+                self.note_contention(heard, false);
                 self.alarm(now, Alarm::Contended);
                 self.outputs.push_back(Output::AnnounceAgain);
             }
@@ -33,6 +43,34 @@ impl Election {
             Kind::Standby | Kind::Idle => return,
         }
         self.answer(now, tenure);
+    }
+
+    /// Whether an owner under an earlier epoch said so before it can have heard of this term: within an interval of its
+    /// beginning, and after nothing that was sent in it. One that is still there is heard again.
+    fn is_late_owner(&self, heard: &PairMessage) -> bool {
+        let Some(said) = heard.said.filter(|said| said.epoch < self.epoch) else {
+            return false;
+        };
+        let knew_until = heard.at.minus(said.unheard_nanos);
+        knew_until < self.since && heard.at.since(self.since) <= self.learned_nanos.max(LATE_NANOS)
+    }
+
+    /// Two owners: keeps what is known of the other.
+    fn note_contention(&mut self, heard: &PairMessage, gave_way: bool) {
+        self.counters.contended += 1;
+        let before = self
+            .contention
+            .filter(|known| heard.at.since(known.last_at) < CONTENTION_PAUSE_NANOS && !known.gave_way);
+        self.contention = Some(Contention {
+            first_at: before.map_or(heard.at, |known| known.first_at),
+            last_at: heard.at,
+            messages: before.map_or(1, |known| known.messages + 1),
+            priority: heard.priority,
+            epoch: heard.said.map(|said| said.epoch),
+            own_epoch: self.epoch,
+            own_since: self.since,
+            gave_way,
+        });
     }
 
     /// Brings the next advert forward: a better owner shows itself at once.

@@ -96,7 +96,7 @@ impl Election {
     }
 
     pub(super) fn wait_after_release(
-        &self,
+        &mut self,
         now: MonoTime,
         heard: &PairMessage,
         active_down_at: MonoTime,
@@ -117,6 +117,7 @@ impl Election {
                 phase,
             };
         }
+        self.known_at = heard.at;
         // A release never makes a wait longer. One that is proved was sent by the peer a moment ago: nothing is waited for.
         let wait = if heard.said.is_some() {
             0
@@ -195,6 +196,10 @@ impl Election {
     /// Sends one of the adverts that ask.
     pub(super) fn claim(&mut self, now: MonoTime, active_down_at: MonoTime, left: u8) {
         self.send(now, Kind::Claim, Priority::CLAIM);
+        if left == CLAIMS {
+            // The silence is noticed.
+            self.known_at = now;
+        }
         let next_at = now.plus(self.learned_nanos / 2 / u64::from(CLAIMS));
         let phase = Phase::Claiming {
             next_at,

@@ -236,6 +236,7 @@ impl Running {
         }
         self.other_legs(state);
         self.authentication(state);
+        self.look_back(state);
         let ownership = &mut self.node.ownership;
         let before = *ownership;
         ownership.state = role;
@@ -338,6 +339,7 @@ impl Running {
         self.node.ownership.state = next;
         self.node.ownership.epoch = self.terms;
         self.role_changed(node_state(transition.prev), &reason);
+        self.remember(transition, &reason).await;
         self.settle().await;
     }
 }

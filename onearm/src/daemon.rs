@@ -16,6 +16,7 @@ mod clock;
 mod epochs;
 mod errands;
 mod expiry;
+mod filters;
 mod gates;
 mod guests;
 mod ha_link;

@@ -177,3 +177,27 @@ fn a_key_is_made_once_shown_by_fingerprint_rotated_in_steps_and_never_printed() 
         assert!(said.iter().all(|text| !text.contains(secret)));
     }
 }
+
+#[test]
+fn of_two_rotations_at_once_one_is_made_and_the_other_told() {
+    let directory = tempfile::tempdir().expect("a directory");
+    for number in 0..10 {
+        let file = directory.path().join(format!("{number}.key"));
+        let onearm = |args: &[&str]| {
+            let mut command = Command::new(env!("CARGO_BIN_EXE_onearm"));
+            command.arg("key").args(args).arg(&file);
+            command
+                .stdout(std::process::Stdio::null())
+                .stderr(std::process::Stdio::null());
+            command.spawn().expect("onearm runs")
+        };
+        assert!(onearm(&["new", "--out"]).wait().expect("an end").success());
+        let both = [(); 2].map(|()| onearm(&["rotate", "--key-file"]));
+        let mut codes = both.map(|mut one| one.wait().expect("an end").code());
+        codes.sort_unstable();
+        assert_eq!(codes, [Some(0), Some(4)]);
+        assert!(onearm(&["show", "--key-file"]).wait().expect("an end").success());
+    }
+    let left = std::fs::read_dir(directory.path()).expect("a listing").count();
+    assert_eq!(left, 10, "nothing but the keys");
+}

@@ -33,9 +33,9 @@ pub use clock::now;
 pub use counters::{DriverCounters, WireCounters};
 pub(crate) use datagrams::DatagramSocket;
 pub use privilege::Grants;
-pub use term::TermTimes;
 pub(crate) use sockets::PacketSocket;
-pub use voice::{PeerVoice, VoiceCounters};
+pub use term::TermTimes;
+pub use voice::{PathView, PeerVoice, VoiceCounters};
 
 use crate::announce::{self, OwnedAddress};
 use crate::config::{Config, Transport, Wire};
@@ -344,6 +344,8 @@ impl<S: LeaseSink> Driver<S> {
                 .unwrap_or_default(),
             last_word: router.and_then(Router::last_word),
             peer_voice: router.and_then(Router::peer_voice),
+            paths: router.map(Router::paths).unwrap_or_default(),
+            advert_heard_at: router.and_then(|router| router.advert_heard_at),
             voice_counters: router.and_then(Router::voice_counters).unwrap_or_default(),
             peer_mac: router.and_then(|router| router.peer_mac),
             owned: router.map_or(self.owned.len(), |router| router.announcer.owned()),

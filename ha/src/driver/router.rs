@@ -15,7 +15,7 @@ use super::other::OtherLeg;
 use super::reception::{self, Reception};
 use super::sockets::{Heard, LegSockets};
 use super::term::TermTimes;
-use super::voice::{PeerVoice, Taken, Voice, VoiceCounters};
+use super::voice::{PathView, PeerVoice, Taken, Voice, VoiceCounters};
 use super::{LeaseSink, advert_frame};
 use crate::announce::{self, Announcer, OwnedAddress};
 use crate::auth::{self, Health, Spoken};
@@ -42,6 +42,8 @@ pub(super) struct Router {
     /// The leg's Ethernet address when last read.
     mac: Option<Mac>,
     pub(super) peer_mac: Option<Mac>,
+    /// When an advert of the peer arrived last.
+    pub(super) advert_heard_at: Option<MonoTime>,
     neighbour: PeerMac,
     families: Families,
     /// To be told with the next orders of the election.
@@ -84,6 +86,7 @@ impl Router {
             other_faults: Vec::new(),
             mac: None,
             peer_mac: None,
+            advert_heard_at: None,
             neighbour: PeerMac::default(),
             families: Families::default(),
             alarms: Vec::new(),
@@ -137,6 +140,10 @@ impl Router {
 
     pub(super) fn peer_voice(&self) -> Option<PeerVoice> {
         self.voice.as_ref().and_then(Voice::peer)
+    }
+
+    pub(super) fn paths(&self) -> Vec<PathView> {
+        self.voice.as_ref().map(Voice::paths).unwrap_or_default()
     }
 
     pub(super) fn voice_counters(&self) -> Option<VoiceCounters> {

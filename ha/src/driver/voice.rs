@@ -12,7 +12,7 @@ use crate::auth::key::Signer;
 use crate::auth::session::Oddity;
 use crate::auth::word::Disbelief;
 use crate::auth::{Freshness, Health, KeyId, Kind, Purpose, Session, Spoken, Word};
-use crate::config::{Auth, Rollout};
+use crate::config::{Auth, DatagramPath, Rollout};
 use crate::election::{Election, PairMessage, Said};
 use crate::units::{MonoTime, Vrid};
 use crate::wire::Address;
@@ -32,7 +32,7 @@ pub struct VoiceCounters {
     pub datagrams_sent: u64,
     /// HA datagrams that could not be sent: no route, no interface, or a packet filter.
     pub datagrams_failed: u64,
-    /// HA datagrams of the peer that were believed.
+    /// HA datagrams of the peer that were believed, each once, on whatever path it came.
     pub datagrams_heard: u64,
     /// Messages without authentication where it is asked for.
     pub plain_refused: u64,
@@ -90,11 +90,24 @@ pub struct PeerVoice {
     pub heard_at: MonoTime,
 }
 
+/// A path of HA datagrams as an operator sees it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PathView {
+    /// The interface.
+    pub ifname: String,
+    /// Why the last datagram could not be sent: an error number of the system; `None` = it left.
+    pub refused: Option<i32>,
+    /// When the peer was heard on it last, by a message that proves it.
+    pub heard_at: Option<MonoTime>,
+}
+
 /// One path of datagrams.
 #[derive(Debug)]
 struct Path {
     socket: Option<DatagramSocket>,
     try_at: MonoTime,
+    refused: Option<i32>,
+    heard_at: Option<MonoTime>,
 }
 
 /// An authenticated node's voice and ears.
@@ -191,6 +204,17 @@ impl Voice {
     /// What is known of the peer's speech; `None`: it was not heard with authentication yet.
     pub(super) const fn peer(&self) -> Option<PeerVoice> {
         self.peer
+    }
+
+    /// The paths in the order of the settings.
+    pub(super) fn paths(&self) -> Vec<PathView> {
+        let paths = self.paths.iter().zip(&self.auth.paths);
+        let view = |(path, known): (&Path, &DatagramPath)| PathView {
+            ifname: known.ifname.clone(),
+            refused: path.refused,
+            heard_at: path.heard_at,
+        };
+        paths.map(view).collect()
     }
 
     fn word(&mut self, now: MonoTime, election: &Election, kind: Kind) -> Spoken {
@@ -317,10 +341,12 @@ impl Voice {
             match socket.send(&datagram) {
                 Ok(()) => {
                     self.counters.datagrams_sent += 1;
+                    path.refused = None;
                     left = true;
                 }
                 Err(error) => {
                     self.counters.datagrams_failed += 1;
+                    path.refused = error.raw_os_error();
                     // The interface or its address is gone, perhaps made anew under the same name.
                     if matches!(
                         error.raw_os_error(),
@@ -357,8 +383,11 @@ impl Voice {
         for (at, number, datagram) in arrived {
             match Word::open(&self.datagrams, &[&[self.vrid.get()]], &datagram) {
                 Ok(word) => {
-                    self.counters.datagrams_heard += 1;
                     let taken = self.take(now, &word, PairMessage { at, ..plain });
+                    self.counters.datagrams_heard += u64::from(matches!(taken, Taken::Message(_)));
+                    if taken.proves_its_sender() {
+                        self.paths[number].heard_at = Some(at);
+                    }
                     take(&self.auth.paths[number].ifname, taken);
                 }
                 Err(disbelief) => self.counters.count(disbelief),
@@ -371,6 +400,8 @@ fn closed(auth: &Auth) -> Vec<Path> {
     let path = |_| Path {
         socket: None,
         try_at: MonoTime::ZERO,
+        refused: None,
+        heard_at: None,
     };
     auth.paths.iter().map(path).collect()
 }

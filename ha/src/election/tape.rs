@@ -30,6 +30,11 @@ pub enum Entry {
     },
     /// Its role changed.
     Became(Transition),
+    /// The recording had grown to its limit: nothing follows.
+    Full {
+        /// Bytes.
+        limit: u64,
+    },
     /// Entries are missing here: there was no room.
     Gap {
         /// How many.
@@ -105,7 +110,7 @@ impl Replay {
                 self.pending.clear();
                 Replayed::Quiet
             }
-            Entry::Gap { .. } => {
+            Entry::Gap { .. } | Entry::Full { .. } => {
                 self.election = None;
                 self.pending.clear();
                 Replayed::Skipped

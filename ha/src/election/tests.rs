@@ -783,6 +783,71 @@ fn b11_an_owner_heard_after_its_release_holds_the_standby_again() {
 }
 
 #[test]
+fn the_last_words_of_the_owner_before_by_a_slower_path_are_no_contention() {
+    let owner = |at: MonoTime, epoch, unheard_nanos| {
+        Input::Received(PairMessage {
+            kind: Kind::Owner,
+            said: Some(Said {
+                freshness: Freshness::Known,
+                unheard_nanos,
+                epoch,
+                health: Health::RECEIVES,
+                hears_twins: false,
+            }),
+            ..PairMessage::plain(at, PEER, Priority::from_wire(100), interval(100))
+        })
+    };
+    let active = || {
+        let mut bench = Bench::active(Settings {
+            authenticated: true,
+            ..settings()
+        });
+        bench.take();
+        bench
+    };
+    let alarmed = |bench: &mut Bench| bench.words().contains(&"alarm Contended".to_owned());
+    let mut bench = active();
+    let epoch = bench.machine.status().epoch;
+    let now = bench.now;
+    bench.give(owner(now, epoch - 1, u64::MAX));
+    assert!(!alarmed(&mut bench));
+    assert_eq!(
+        (
+            bench.machine.counters().late_owner,
+            bench.machine.counters().contended
+        ),
+        (1, 0)
+    );
+    assert_eq!(bench.machine.status().contention, None);
+    // It is still there, and does not hear this node.
+    bench.pass(2 * INTERVAL);
+    let now = bench.now;
+    bench.give(owner(now, epoch - 1, u64::MAX));
+    assert!(alarmed(&mut bench));
+    let found = bench.machine.status().contention.unwrap();
+    assert_eq!((found.first_at, found.messages, found.gave_way), (now, 1, false));
+    assert_eq!((found.epoch, found.own_epoch), (Some(epoch - 1), epoch));
+    bench.pass(INTERVAL);
+    let now = bench.now;
+    bench.give(owner(now, epoch - 1, u64::MAX));
+    let found = bench.machine.status().contention.unwrap();
+    assert_eq!((found.last_at, found.messages), (now, 2));
+    // It has heard of this term, and owns all the same.
+    let mut bench = active();
+    bench.pass(INTERVAL / 2);
+    let now = bench.now;
+    bench.give(owner(now, epoch - 1, 0));
+    assert!(alarmed(&mut bench));
+    // One of a later term: this node gives way, and says that there were two.
+    let mut bench = active();
+    let now = bench.now;
+    bench.give(owner(now, epoch + 1, u64::MAX));
+    assert!(alarmed(&mut bench));
+    assert_eq!(bench.machine.role(), Role::Standby);
+    assert!(bench.machine.status().contention.unwrap().gave_way);
+}
+
+#[test]
 fn b12_the_winner_of_a_contention_announces_again_and_answers_at_once() {
     let mut bench = Bench::active(settings());
     bench.advert(PEER, 100);

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::announce::{AnnounceCounters, OwnedAddress};
 use crate::auth::{Health, Spoken};
 use crate::config::Config;
-use crate::driver::{DriverCounters, Grants, PeerVoice, TermTimes, VoiceCounters, WireCounters};
+use crate::driver::{DriverCounters, Grants, PathView, PeerVoice, TermTimes, VoiceCounters, WireCounters};
 use crate::election::{Alarm, ElectionCounters, ElectionStatus, Entry, LegFault, Transition};
 use crate::units::MonoTime;
 use crate::wire::Mac;
@@ -117,6 +117,12 @@ pub struct HaState {
     pub last_word: Option<Spoken>,
     /// With authentication, the peer's speech.
     pub peer_voice: Option<PeerVoice>,
+    /// With authentication, the paths of HA datagrams.
+    #[serde(default)]
+    pub paths: Vec<PathView>,
+    /// When an advert of the peer arrived last, by whose sender it is proved as far as messages tell.
+    #[serde(default)]
+    pub advert_heard_at: Option<MonoTime>,
     /// Counters of authenticated messages.
     pub voice_counters: VoiceCounters,
     /// The peer's Ethernet address, from its last advert.

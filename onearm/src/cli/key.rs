@@ -65,6 +65,7 @@ struct Report {
 pub(super) fn run(args: &KeyArgs) -> Result<Exit, Failure> {
     match &args.command {
         KeyCommand::New { out, json } => {
+            let _held = key::hold(out)?;
             let keys = key::generate()?;
             key::create(out, &keys, &Reader::daemon())?;
             let next = "Copy it to the other node; there, as root:\n  \
@@ -100,12 +101,16 @@ fn read(file: &KeyFile) -> Result<PairKeys, Vec<Diagnostic>> {
 type Step = (PairKeys, &'static str);
 
 fn step(file: &KeyFile, take: impl FnOnce(&PairKeys) -> Result<Step, Failure>) -> Result<Exit, Failure> {
+    // From reading to writing: two at once would take the same step twice.
+    let held = key::hold(&file.key_file);
     let keys = match read(file) {
         Ok(keys) => keys,
         Err(found) => return refused(&found, file.json),
     };
+    let held = held?;
     let (keys, next) = take(&keys)?;
     key::replace(&file.key_file, &keys)?;
+    drop(held);
     told(&file.key_file, &keys, file.json, next)
 }
 

@@ -30,6 +30,8 @@ struct Report {
     parts: u64,
     lost: u64,
     skipped: u64,
+    /// It had grown to its limit: what came later was not recorded.
+    full: bool,
     transitions: Vec<Shown>,
     differences: u64,
 }
@@ -78,6 +80,7 @@ pub(super) fn run(args: &ReplayArgs) -> Result<Exit, Failure> {
                 report.parts += 1;
             }
             Entry::Gap { lost } => report.lost += lost,
+            Entry::Full { .. } => report.full = true,
             Entry::Given { .. } | Entry::Became(_) => {}
         }
         if args.all && !args.json {
@@ -187,5 +190,8 @@ fn summary(report: &Report, all: bool) -> String {
         report.transitions.len(),
         report.differences
     );
+    if report.full {
+        text.push_str("the recording had grown to its limit: nothing later is in it\n");
+    }
     text
 }

@@ -376,6 +376,7 @@ fn events_and_probes_are_one_thought_a_line() {
                 message: format!("server s{n} is down"),
                 remedy: "look at it".into(),
             },
+            None,
         );
     }
     assert_eq!(

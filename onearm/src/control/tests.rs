@@ -323,7 +323,7 @@ fn an_event_log_keeps_the_last_and_counts_the_lost() {
             message: n.to_string(),
             remedy: String::new(),
         };
-        assert_eq!(log.record(n * 10, event), n);
+        assert_eq!(log.record(n * 10, event, None), n);
     }
     let numbers = |since| {
         let list = log.list(EventQuery { since });

@@ -30,6 +30,9 @@ pub(crate) struct Options {
     /// Append everything the election is given to this file, for `onearm replay`
     #[arg(long, value_name = "FILE")]
     pub(crate) record: Option<PathBuf>,
+    /// Record at most so much, in MiB: then the recording ends and says so
+    #[arg(long, value_name = "MIB", default_value_t = 1_024, value_parser = clap::value_parser!(u64).range(1..=1_048_576))]
+    pub(crate) record_limit: u64,
     /// Put back every kernel setting a daemon left behind, and exit; refused while one runs
     #[arg(long)]
     pub(crate) restore: bool,

@@ -23,11 +23,11 @@ pub(crate) struct Recording {
 }
 
 impl Recording {
-    /// Opens `path` for appending; a new file is for its owner alone.
+    /// Opens `path` for appending; a new file is for its owner alone. At `limit` bytes it ends, and says so.
     ///
     /// # Errors
     /// When the file cannot be opened, or there is no thread.
-    pub(crate) fn open(path: &Path) -> anyhow::Result<Self> {
+    pub(crate) fn open(path: &Path, limit: u64) -> anyhow::Result<Self> {
         let file = OpenOptions::new()
             .append(true)
             .read(true)
@@ -40,10 +40,14 @@ impl Recording {
         let name = path.display().to_string();
         thread::Builder::new()
             .name("recording".to_owned())
-            .spawn(move || {
-                if let Err(error) = write(file, &waiting) {
-                    tracing::error!(%error, file = name, "nothing more is recorded");
-                }
+            .spawn(move || match write(file, &waiting, limit) {
+                Ok(true) => tracing::warn!(
+                    file = name,
+                    limit,
+                    "the recording is full: nothing more is recorded"
+                ),
+                Ok(false) => {}
+                Err(error) => tracing::error!(%error, file = name, "nothing more is recorded"),
             })
             .context("no thread for the recording")?;
         Ok(Self {
@@ -83,16 +87,34 @@ fn end_last_line(mut file: &File) -> io::Result<()> {
     }
 }
 
-fn write(file: File, waiting: &Receiver<Vec<Entry>>) -> io::Result<()> {
+/// Writes until nobody records any more, or `limit` is reached; whether that was it.
+fn write(file: File, waiting: &Receiver<Vec<Entry>>, limit: u64) -> io::Result<bool> {
+    let mut length = file.metadata()?.len();
+    if length >= limit {
+        // It says so already, or was written with another limit.
+        return Ok(true);
+    }
     let mut file = BufWriter::new(file);
     while let Ok(batch) = waiting.recv() {
         for entry in batch {
-            serde_json::to_writer(&mut file, &entry)?;
-            file.write_all(b"\n")?;
+            let line = line(&entry)?;
+            length += line.len() as u64;
+            if length > limit {
+                file.write_all(&self::line(&Entry::Full { limit })?)?;
+                file.flush()?;
+                return Ok(true);
+            }
+            file.write_all(&line)?;
         }
         file.flush()?;
     }
-    Ok(())
+    Ok(false)
+}
+
+fn line(entry: &Entry) -> io::Result<Vec<u8>> {
+    let mut line = serde_json::to_vec(entry)?;
+    line.push(b'\n');
+    Ok(line)
 }
 
 #[cfg(test)]
@@ -104,7 +126,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("recording");
         std::fs::write(&path, "{\"gap\":{\"los").unwrap();
-        let mut recording = Recording::open(&path).unwrap();
+        let mut recording = Recording::open(&path, 1 << 20).unwrap();
         let entry = || Entry::Gap { lost: 1 };
         recording.take(0, vec![entry(), entry()]);
         recording.take(2, vec![entry()]);
@@ -126,6 +148,32 @@ mod tests {
             thread::yield_now();
             std::fs::File::open(&path).unwrap().sync_all().unwrap();
         }
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), wanted);
+    }
+
+    #[test]
+    fn a_recording_ends_at_its_limit_and_says_so_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("recording");
+        let file = || {
+            OpenOptions::new()
+                .append(true)
+                .read(true)
+                .create(true)
+                .open(&path)
+                .unwrap()
+        };
+        let entries = || {
+            let (lines, waiting) = mpsc::sync_channel(BATCHES);
+            lines.send(vec![Entry::Gap { lost: 1 }; 3]).unwrap();
+            waiting
+        };
+        // Two lines of 19 bytes.
+        assert!(write(file(), &entries(), 40).unwrap());
+        let one = "{\"gap\":{\"lost\":1}}\n";
+        let wanted = format!("{one}{one}{{\"full\":{{\"limit\":40}}}}\n");
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), wanted);
+        assert!(write(file(), &entries(), 40).unwrap());
         assert_eq!(std::fs::read_to_string(&path).unwrap(), wanted);
     }
 }

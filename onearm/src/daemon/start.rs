@@ -211,7 +211,8 @@ async fn serve(options: &Options, mut loaded: Loaded) -> anyhow::Result<()> {
         pair: options.pair.clone(),
     };
     let node = Node::new(Arc::clone(&loaded), board, dataplane, gates, netcfg, checks);
-    let recording = options.record.as_deref().map(Recording::open).transpose()?;
+    let open = |path| Recording::open(path, options.record_limit << 20);
+    let recording = options.record.as_deref().map(open).transpose()?;
     let inputs = Inputs {
         events,
         kernel: netcfg_events,

@@ -5,6 +5,7 @@ use std::io::{self, Read as _};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::Path;
 
+use nix::fcntl::{Flock, FlockArg};
 use nix::unistd::{Gid, Uid, User};
 use onearm_ha::auth::PairKeys;
 use zeroize::Zeroizing;
@@ -228,6 +229,24 @@ fn not_opened(path: &Path, error: &io::Error) -> Diagnostic {
         ),
         _ => about(path, "unreadable", message, "check path and file system"),
     }
+}
+
+/// The folder of a key file, held by one command at a time; until it is dropped.
+#[derive(Debug)]
+pub struct Held {
+    _folder: Flock<fs::File>,
+}
+
+/// Waits until no other command changes a key file in the folder of `path`.
+///
+/// # Errors
+/// [`StoreError::Write`] when there is no such folder, or it cannot be read.
+pub fn hold(path: &Path) -> Result<Held, StoreError> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    let folder = fs::File::open(folder.unwrap_or(Path::new("."))).map_err(failed(path))?;
+    let held = Flock::lock(folder, FlockArg::LockExclusive);
+    let held = held.map_err(|(_, errno)| failed(path)(errno.into()))?;
+    Ok(Held { _folder: held })
 }
 
 /// Writes a new key file, of mode 0600, that `reader` can read; whole or not at all.

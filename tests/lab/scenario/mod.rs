@@ -18,6 +18,7 @@ mod instruments;
 mod interop;
 mod ipv6;
 mod modes;
+mod paths;
 mod persistence;
 mod promiscuous;
 mod restore;
@@ -127,6 +128,7 @@ pub fn all() -> Vec<Scenario> {
     list.push(authentication::scenario());
     list.extend(stream::scenarios());
     list.push(tracking::scenario());
+    list.push(paths::scenario());
     list.push(two_arms::scenario());
     list.push(ipv6::scenario());
     list.push(devices::scenario());

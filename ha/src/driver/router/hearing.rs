@@ -33,6 +33,7 @@ impl Router {
                 // No code covers the Ethernet address: what is heard again may come from anybody's.
                 if taken.proves_its_sender() && source == self.election.settings().peer {
                     self.peer_mac = Some(src_mac);
+                    self.advert_heard_at = Some(at);
                     self.neighbour.learn(now, src_mac);
                     self.compare_families(now, ipv6);
                     self.reception.peer_heard(at, &self.config, &self.election);

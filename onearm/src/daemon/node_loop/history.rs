@@ -15,8 +15,10 @@ use tokio::time::{MissedTickBehavior, interval};
 use super::Running;
 use crate::control::{NewEvent, Severity, Timeline};
 use crate::daemon::clock;
+use crate::daemon::filters;
 use crate::daemon::legs::lock;
 use crate::daemon::notices::told;
+use crate::daemon::plan;
 
 /// How often the programs' counters are looked at for the first packet: so exact is its time.
 const LOOK: Duration = Duration::from_millis(10);
@@ -34,6 +36,8 @@ pub(super) struct History {
     contention: Option<Contention>,
     /// Its end was told.
     settled: bool,
+    /// Paths on which something is lost.
+    filtered: Vec<String>,
 }
 
 #[derive(Debug)]
@@ -86,9 +90,34 @@ impl Running {
                 self.tell_takeover(&takeover, term);
             }
         }
+        self.look_at_paths(state);
         if let Some(contention) = state.election.and_then(|election| election.contention) {
             self.look_at_contention(state, contention);
         }
+    }
+
+    fn look_at_paths(&mut self, state: &HaState) {
+        let loaded = &self.node.loaded;
+        let leg = plan::election_leg(&loaded.node, &self.node.picture.borrow())
+            .map_or_else(String::new, |leg| leg.interface.clone());
+        let filtered = filters::sentences(state, &leg, loaded.pair.ha.datagram_port);
+        if filtered == self.history.filtered {
+            return;
+        }
+        let board = &self.node.board;
+        for sentence in filtered
+            .iter()
+            .filter(|sentence| !self.history.filtered.contains(sentence))
+        {
+            let remedy = "it stays in the warnings of onearm status until it is gone";
+            board.record(Severity::Warning, "path-filtered", sentence.clone(), remedy);
+        }
+        if filtered.is_empty() {
+            let text = "every path between the nodes carries what it should again".to_owned();
+            board.record(Severity::Info, "path-clear", text, "");
+        }
+        board.warn("paths", filtered.clone());
+        self.history.filtered = filtered;
     }
 
     fn tell_takeover(&self, takeover: &Takeover, term: Option<TermTimes>) {
@@ -113,17 +142,28 @@ impl Running {
     fn look_at_contention(&mut self, state: &HaState, now: Contention) {
         let board = &self.node.board;
         let peer = self.node.loaded.node.peer.address;
-        let is_known = self.history.contention.is_some_and(|known| known.first_at == now.first_at);
+        let is_known = self
+            .history
+            .contention
+            .is_some_and(|known| known.first_at == now.first_at);
         if !is_known {
             self.history.settled = false;
-            let mac = state.peer_mac.map_or_else(|| "unknown".to_owned(), |mac| mac.to_string());
-            let epoch = now.epoch.map_or_else(String::new, |epoch| format!(" under epoch {epoch}"));
+            let mac = state
+                .peer_mac
+                .map_or_else(|| "unknown".to_owned(), |mac| mac.to_string());
+            let epoch = now
+                .epoch
+                .map_or_else(String::new, |epoch| format!(" under epoch {epoch}"));
             let text = format!(
                 "{peer} (MAC {mac}, priority {}) said that it owns the addresses{epoch}, {} ms after this node's term of epoch {} had begun; {}",
                 now.priority.get(),
                 now.first_at.since(now.own_since) / 1_000_000,
                 now.own_epoch,
-                if now.gave_way { "this node gave way" } else { "this node keeps them" },
+                if now.gave_way {
+                    "this node gave way"
+                } else {
+                    "this node keeps them"
+                },
             );
             let remedy = "look for a path that is cut or loses one way: adverts on the leg, datagrams on the peer link";
             board.record(Severity::Error, "two-owners", text.clone(), remedy);
@@ -249,13 +289,19 @@ mod tests {
             announced: 12,
         };
         let told = timeline(&transition, "peer released", Some(term), Some(at(10_000)));
-        assert_eq!((told.decided_us, told.lease_us, told.all_announced_us), (50, Some(300), Some(61_250)));
+        assert_eq!(
+            (told.decided_us, told.lease_us, told.all_announced_us),
+            (50, Some(300), Some(61_250))
+        );
         assert_eq!(
             words(&told),
             "epoch 7, peer released: the peer's last word was release, 0.0 ms before; since that was known: lease after 0.3 ms, first \
              announcement after 0.4 ms, announcement of every address after 61.2 ms, first packet seen after 10.0 ms (looked at every 10 ms)"
         );
         let told = words(&timeline(&transition, "peer released", None, None));
-        assert!(told.contains("no lease, no first announcement") && told.ends_with("no packet yet"), "{told}");
+        assert!(
+            told.contains("no lease, no first announcement") && told.ends_with("no packet yet"),
+            "{told}"
+        );
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use onearm_dataplane_common::counter::COUNTERS;
+use onearm_dataplane_common::counter::{COUNTERS, Counter};
 use onearm_dataplane_common::maps::{self, Stats};
 use serde::{Deserialize, Serialize};
 

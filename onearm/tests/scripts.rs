@@ -294,3 +294,38 @@ fn a_program_is_never_run_as_root() {
     );
     assert_eq!(Account::find("nobody", 1).expect("there").user, NOBODY);
 }
+
+#[test]
+#[ignore = "needs root"]
+fn a_daemon_that_is_not_root_needs_three_capabilities_and_passes_none_of_them_on() {
+    let place = Place::new();
+    let path = place.program("grep -e ^Cap -e NoNew /proc/self/status; id -u");
+    let as_daemon = |capabilities: &str| {
+        std::process::Command::new("setpriv")
+            .args(["--reuid=2", "--regid=2", "--clear-groups"])
+            .args(["--inh-caps", "--ambient-caps"].map(|set| format!("{set}=-all{capabilities}")))
+            .args([env!("CARGO_BIN_EXE_onearmd"), "--as-script", "65534", "65534"])
+            .arg(&path)
+            .output()
+            .expect("setpriv runs")
+    };
+    let ran = as_daemon(",+setuid,+setgid,+kill");
+    let text = String::from_utf8_lossy(&ran.stdout).replace('\t', " ");
+    assert!(ran.status.success(), "{ran:?}");
+    for wanted in [
+        "CapInh: 0000000000000000",
+        "CapPrm: 0000000000000000",
+        "CapEff: 0000000000000000",
+    ] {
+        assert!(text.contains(wanted), "{text}");
+    }
+    assert!(
+        text.contains("CapAmb: 0000000000000000") && text.contains("NoNewPrivs: 1"),
+        "{text}"
+    );
+    assert!(text.ends_with("65534\n"), "{text}");
+    let refused = as_daemon("");
+    let text = String::from_utf8_lossy(&refused.stderr);
+    assert_eq!(refused.status.code(), Some(125));
+    assert!(text.contains("CAP_SETUID and CAP_SETGID are missing"), "{text}");
+}

@@ -271,25 +271,21 @@ fn stream_counters(stream: &StreamStatus) -> BTreeMap<String, u64> {
     traffic.into_iter().chain(failed).chain(ended).collect()
 }
 
-/// What a node has that the other lacks; nothing where both have the same.
+/// What each node lacks of all that makes a node fit; nothing where neither does.
 fn fitness(ha: &HaStatus) -> Option<String> {
-    let peer = ha.peer_has.as_ref()?;
-    let lacks = |of: &[String], other: &[String]| {
-        let missing: Vec<&str> = other
-            .iter()
-            .filter(|word| !of.contains(word))
-            .map(|word| &**word)
-            .collect();
-        missing.join(", ")
+    let lacks = |has: &[String]| {
+        let missing = HaStatus::FITNESS
+            .into_iter()
+            .filter(|word| !has.iter().any(|has| has == word));
+        missing.collect::<Vec<_>>().join(", ")
     };
-    let (own, others) = (lacks(&ha.has, peer), lacks(peer, &ha.has));
-    let words = [("this node lacks", own), ("the peer lacks", others)];
-    let words: Vec<String> = words
-        .into_iter()
-        .filter(|(_, lacks)| !lacks.is_empty())
-        .map(|(who, lacks)| format!("{who} {lacks}"))
-        .collect();
-    (!words.is_empty()).then(|| words.join("; "))
+    let peer = ha.peer_has.as_deref().map(lacks).unwrap_or_default();
+    match (&*lacks(&ha.has), &*peer) {
+        ("", "") => None,
+        (own, "") => Some(format!("this node lacks: {own}")),
+        ("", peer) => Some(format!("the peer lacks: {peer}")),
+        (own, peer) => Some(format!("this node lacks: {own}; the peer lacks: {peer}")),
+    }
 }
 
 fn tracked(text: &mut String, tracked: &[TrackedStatus]) {

@@ -76,7 +76,7 @@ fn status_of_an_active() -> Status {
             authentication: None,
             preempt: false,
             realtime: true,
-            has: vec!["dataplane".into(), "legs".into()],
+            has: HaStatus::FITNESS.map(str::to_owned).into(),
             peer_has: None,
             tracked: Vec::new(),
             counters: BTreeMap::from([
@@ -195,6 +195,50 @@ fn fits(text: &str) -> &str {
         assert_eq!(line, line.trim_end(), "blanks at the end");
     }
     text
+}
+
+#[test]
+fn what_is_tracked_is_shown_with_its_state_since_when_and_why_and_what_each_node_lacks() {
+    let mut status = status_of_an_active();
+    status.ha.has.retain(|word| word != "scripts");
+    status.ha.peer_has = Some(vec!["dataplane".into(), "receives".into(), "legs".into()]);
+    let thing = |kind, name: &str, state, counts, detail: &str| TrackedStatus {
+        kind,
+        name: name.into(),
+        state,
+        counts,
+        since_ms: 61_000,
+        detail: detail.into(),
+    };
+    let long = "exit code 7: no answer from 192.0.2.1, nor from any other of the hosts that the way to the provider goes by";
+    status.ha.tracked = vec![
+        thing(TrackedKind::Script, "uplink", TrackedState::Failed, true, long),
+        thing(
+            TrackedKind::Servers,
+            "web",
+            TrackedState::Good,
+            false,
+            "3 of 3 servers are up, 2 must be",
+        ),
+    ];
+    let text = status::show(&status);
+    fits(&text);
+    assert!(
+        text.contains("fitness    this node lacks: scripts; the peer lacks: witness, servers,"),
+        "{text}"
+    );
+    for words in [
+        "TRACKED",
+        "script",
+        "uplink",
+        "FAILED",
+        "1 m 1 s",
+        "servers",
+        "web",
+        "does not count",
+    ] {
+        assert!(text.contains(words), "{words} in {text}");
+    }
 }
 
 #[test]

@@ -221,8 +221,7 @@ pub struct HaStatus {
     pub preempt: bool,
     /// Real-time priority was granted to the HA process.
     pub realtime: bool,
-    /// What this node has of all that makes a node fit: `dataplane`, `receives`, `legs`, `witness`, `servers`, `scripts`. Of two
-    /// nodes the one that has the first of them that the other lacks owns the addresses.
+    /// What this node has of [`Self::FITNESS`]. Of two nodes the one that has the first of them that the other lacks owns the addresses.
     #[serde(default)]
     pub has: Vec<String>,
     /// What the peer has; `None` = it was not heard to say so.
@@ -233,6 +232,11 @@ pub struct HaStatus {
     pub tracked: Vec<TrackedStatus>,
     /// Counters of protocol and announcements by name.
     pub counters: BTreeMap<String, u64>,
+}
+
+impl HaStatus {
+    /// All that makes a node fit, what matters most first.
+    pub const FITNESS: [&str; 6] = ["dataplane", "receives", "legs", "witness", "servers", "scripts"];
 }
 
 /// Something that is tracked.

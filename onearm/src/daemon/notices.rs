@@ -6,7 +6,7 @@ use onearm_ha::election::Alarm;
 use onearm_netcfg::{Event as KernelEvent, Fault, offload};
 use serde::Serialize;
 
-use crate::control::{NewEvent, Severity};
+use crate::control::{HaStatus, NewEvent, Severity};
 
 /// A value of another crate in words: its JSON without the punctuation of a program.
 pub(crate) fn told(value: &impl Serialize) -> String {
@@ -19,15 +19,16 @@ pub(crate) fn told(value: &impl Serialize) -> String {
 
 /// What a node can do, as words of the status.
 pub(crate) fn health(health: Health) -> Vec<String> {
-    let words = [
-        (Health::DATAPLANE, "dataplane"),
-        (Health::RECEIVES, "receives"),
-        (Health::LEGS, "legs"),
-        (Health::WITNESS, "witness"),
-        (Health::SERVERS, "servers"),
-        (Health::SCRIPTS, "scripts"),
+    let bits = [
+        Health::DATAPLANE,
+        Health::RECEIVES,
+        Health::LEGS,
+        Health::WITNESS,
+        Health::SERVERS,
+        Health::SCRIPTS,
     ];
-    let has = words.into_iter().filter(|(bit, _)| health.has(*bit));
+    let words = bits.into_iter().zip(HaStatus::FITNESS);
+    let has = words.filter(|(bit, _)| health.has(*bit));
     has.map(|(_, word)| word.to_owned()).collect()
 }
 

@@ -126,15 +126,74 @@ fn run(run: &mut Run) -> Result<()> {
             owner(&pair)? == first && lost == 0,
             format!("{lost} datagrams lost"),
         );
+        two_owners(run, lab, &pair)?;
+        let first = owner(&pair)?;
         take_over(run, lab, &mut pair, first)?;
         pair.scrap()
     })
+}
+
+/// Nothing passes between the nodes for a while, and each is answered by everybody else.
+fn two_owners(run: &mut Run, lab: &crate::topology::OneArm, pair: &Pair) -> Result<()> {
+    let cut = "nft add table inet lab_t; nft add chain inet lab_t c '{ type filter hook input priority 0; }'; \
+               nft add rule inet lab_t c udp dport 8471 drop";
+    for node in crate::topology::NODES {
+        lab.ns(node).exec(&["sh", "-c", cut])?;
+        lab.switch().mute(node)?;
+    }
+    clock::wait_for("two owners", LIMIT, Duration::from_millis(20), || {
+        let states = [ask(pair, 0, "status")?, ask(pair, 1, "status")?];
+        Ok(states
+            .iter()
+            .all(|status| status["state"] == "active")
+            .then_some(()))
+    })?;
+    for node in crate::topology::NODES {
+        lab.switch().unmute(node)?;
+        lab.ns(node).run("nft delete table inet lab_t")?;
+    }
+    let told = |kind: &str| -> Result<Vec<String>> {
+        let mut found = Vec::new();
+        for index in [0, 1] {
+            let events = ask(pair, index, "events")?;
+            let events = events["events"].as_array().cloned().unwrap_or_default();
+            let events = events.iter().filter(|event| event["kind"] == kind);
+            found.extend(events.filter_map(|event| event["message"].as_str().map(str::to_owned)));
+        }
+        Ok(found)
+    };
+    clock::wait_for(
+        "the end of two owners is told",
+        LIMIT,
+        Duration::from_millis(100),
+        || Ok((!told("two-owners-over")?.is_empty()).then_some(())),
+    )?;
+    let evidence = told("two-owners")?;
+    let is_whole = |text: &String| {
+        ["MAC ", "under epoch ", "term of epoch "]
+            .iter()
+            .all(|word| text.contains(word))
+    };
+    run.report.check(
+        "two owners are told with evidence",
+        !evidence.is_empty() && evidence.iter().all(is_whole),
+        format!("{evidence:?} {:?}", told("two-owners-over")?),
+    );
+    clock::wait_for("one owner again", LIMIT, Duration::from_millis(50), || {
+        Ok(owner(pair).ok())
+    })?;
+    Ok(())
 }
 
 /// The owner stops; the other tells how it took over.
 fn take_over(run: &mut Run, lab: &crate::topology::OneArm, pair: &mut Pair, first: usize) -> Result<()> {
     let prober = UdpProber::start(lab.ns("out"), std::net::SocketAddrV4::new(VIP, echo::PORT), MS)?;
     clock::observe(Duration::from_millis(200));
+    let last = ask(pair, 1 - first, "events")?;
+    let stopping = last["events"]
+        .as_array()
+        .and_then(|events| events.last()?["time_ms"].as_u64())
+        .map(|ms| ms + 1);
     pair.nodes[first].ask_to_stop();
     pair.nodes[first].reap(LIMIT)?;
     let other = 1 - first;
@@ -159,6 +218,10 @@ fn take_over(run: &mut Run, lab: &crate::topology::OneArm, pair: &mut Pair, firs
     );
     let quiet = ask(pair, other, "events")?;
     let kinds = quiet["events"].as_array().cloned().unwrap_or_default();
+    let kinds: Vec<_> = kinds
+        .into_iter()
+        .filter(|event| event["time_ms"].as_u64() >= stopping)
+        .collect();
     let two = kinds
         .iter()
         .filter(|event| event["kind"] == "two-owners" || event["kind"] == "contended");

@@ -170,7 +170,7 @@ fn two_owners(run: &mut Run, lab: &crate::topology::OneArm, pair: &Pair) -> Resu
     )?;
     let evidence = told("two-owners")?;
     let is_whole = |text: &String| {
-        ["MAC ", "under epoch ", "term of epoch "]
+        ["(MAC 02:", "under epoch ", "term of epoch "]
             .iter()
             .all(|word| text.contains(word))
     };
@@ -203,7 +203,8 @@ fn take_over(run: &mut Run, lab: &crate::topology::OneArm, pair: &mut Pair, firs
     let told = clock::wait_for("the take-over is told", LIMIT, Duration::from_millis(100), || {
         let events = ask(pair, other, "events")?;
         let events = events["events"].as_array().cloned().unwrap_or_default();
-        Ok(events.iter().rfind(|event| event["kind"] == "took-over").cloned())
+        let is_new = |event: &&Value| event["kind"] == "took-over" && event["time_ms"].as_u64() >= stopping;
+        Ok(events.iter().find(is_new).cloned())
     })?;
     drop(prober.stop()?);
     let timeline = &told["timeline"];

@@ -148,8 +148,16 @@ impl Running {
             .is_some_and(|known| known.first_at == now.first_at);
         if !is_known {
             self.history.settled = false;
+            let node = &self.node.loaded.node;
+            let picture = self.node.picture.borrow();
+            // It may not have been heard by advert.
+            let known = || {
+                let leg = plan::election_leg(node, &picture)?;
+                plan::neighbour_mac(leg, &picture, peer).map(onearm_ha::wire::Mac)
+            };
             let mac = state
                 .peer_mac
+                .or_else(known)
                 .map_or_else(|| "unknown".to_owned(), |mac| mac.to_string());
             let epoch = now
                 .epoch

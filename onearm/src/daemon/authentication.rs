@@ -243,6 +243,9 @@ mod tests {
         };
         let (_, told) = Refusals::default().look(start, &both);
         let kinds: Vec<_> = told.iter().map(|event| event.kind).collect();
-        assert_eq!(kinds, ["wrong-key", "not-authenticated", "own-name", "peer-cloned"]);
+        assert_eq!(
+            kinds,
+            ["wrong-key", "not-authenticated", "own-name", "peer-cloned"]
+        );
     }
 }

@@ -1,5 +1,6 @@
 //! Two drivers over real TCP on the loopback, and strangers beside them.
 
+use super::connection::step;
 use super::*;
 use crate::control::ProbeRequest;
 use crate::stream::voice::{Unsaid, Voice};

@@ -380,10 +380,11 @@ fn flood(run: &mut Run, lab: &OneArm, pair: &mut Pair) -> Result<()> {
         }
     }
     let datagrams = Attack {
-        name: format!("{A_SECOND} datagrams a second in the other node's name"),
+        name: format!("{A_SECOND} datagrams a second to each node in the other's name"),
         frames: forged,
-        count: A_SECOND * SECONDS,
-        a_second: A_SECOND,
+        // Every second one is for the same node.
+        count: 2 * A_SECOND * SECONDS,
+        a_second: 2 * A_SECOND,
         counters: &["authentication_wrong_code"],
         bounds: Bounds::NOTHING,
     };
@@ -394,6 +395,8 @@ fn flood(run: &mut Run, lab: &OneArm, pair: &mut Pair) -> Result<()> {
             .iter()
             .map(|short| worst(topology::address(short).into()).frame(mac(ATTACKER)))
             .collect(),
+        count: A_SECOND * SECONDS,
+        a_second: A_SECOND,
         counters: &["authentication_plain_refused"],
         ..datagrams
     };

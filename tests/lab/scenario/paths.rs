@@ -127,6 +127,8 @@ fn run(run: &mut Run) -> Result<()> {
             format!("{lost} datagrams lost"),
         );
         two_owners(run, lab, &pair)?;
+        // Who released a moment ago does not believe a release at once: two could cross.
+        clock::observe(Duration::from_secs(1));
         let first = owner(&pair)?;
         take_over(run, lab, &mut pair, first)?;
         pair.scrap()

@@ -6,6 +6,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::auth::PairKeys;
+use crate::election::Stance;
 use crate::units::{Centiseconds, Priority, Vrid};
 use crate::wire::advert::ChecksumForm;
 use crate::{announce, election, lease};
@@ -129,6 +130,9 @@ pub struct Config {
     /// Whether everything the election is given is told to the main process ([`crate::process::ToMain::Recorded`]); from the start
     /// of the router on.
     pub record: bool,
+    /// What the operator wants of this node.
+    #[serde(default)]
+    pub stance: Stance,
     /// Silence of the main process after which this node hands over; 120 ms to 60 s, default 200 ms.
     pub main_silence: Duration,
 }
@@ -305,6 +309,7 @@ impl Config {
             address,
             peer,
             authenticated: self.auth.is_some(),
+            stance: self.stance,
         }
     }
 
@@ -439,6 +444,7 @@ pub(crate) mod tests {
             witness: None,
             neighbours: Vec::new(),
             record: false,
+            stance: Stance::Normal,
             main_silence: Config::MAIN_SILENCE,
         }
     }

@@ -5,6 +5,7 @@ mod check;
 mod events;
 mod exit;
 mod flows;
+mod ha;
 mod key;
 mod output;
 mod probe;
@@ -45,6 +46,8 @@ enum Command {
     Services(Daemon),
     /// Connections with their translation
     Flows(flows::FlowArgs),
+    /// Who is to own: move ownership, keep it where it is, take a node out of service
+    Ha(ha::HaArgs),
     /// What happened: transitions, faults, repairs
     Events(events::EventArgs),
     /// The pair's key: make, change, compare
@@ -79,6 +82,7 @@ pub fn main() -> ExitCode {
         Command::Status(args) => status::run(&args),
         Command::Services(args) => services::run(&args),
         Command::Flows(args) => flows::run(&args),
+        Command::Ha(args) => ha::run(&args),
         Command::Events(args) => events::run(&args),
         Command::Key(args) => key::run(&args),
         Command::Replay(args) => replay::run(&args),

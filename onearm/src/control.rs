@@ -11,6 +11,7 @@
 mod client;
 mod error;
 mod events;
+mod ha;
 mod protocol;
 mod server;
 mod services;
@@ -22,6 +23,7 @@ mod tests;
 pub use client::ControlClient;
 pub use error::{ClientError, Refusal, RefusalKind};
 pub use events::{Event, EventList, EventLog, EventQuery, NewEvent, Severity, Timeline};
+pub use ha::{HaAnswer, HaRequest};
 pub use protocol::{
     DEFAULT_RUN_DIR, FlowEntry, FlowList, FlowQuery, MAX_ANSWER, MAX_FLOWS, MAX_REQUEST, Operation, Outcome,
     PROTOCOL_VERSION, ProbeRequest, ProbeResult, Request, Response, SOCKET_NAME,

@@ -31,6 +31,7 @@ mod plan;
 mod probe;
 mod recording;
 mod scripts;
+mod stance;
 mod start;
 mod streaming;
 mod usage;

@@ -4,8 +4,8 @@ use std::process::{Command, Output};
 use std::sync::Arc;
 
 use onearm::control::{
-    ControlBackend, ControlServer, EventList, EventQuery, FlowList, FlowQuery, ProbeRequest, ProbeResult,
-    Refusal, ServiceStatus, Status,
+    ControlBackend, ControlServer, EventList, EventQuery, FlowList, FlowQuery, HaAnswer, HaRequest,
+    ProbeRequest, ProbeResult, Refusal, ServiceStatus, Status,
 };
 
 /// A daemon that answers little.
@@ -41,6 +41,18 @@ impl ControlBackend for Daemon {
             connected: request.target.port() == 80,
             elapsed_us: 1_000,
             detail: "it was tried".into(),
+        })
+    }
+    async fn ha(&self, request: HaRequest) -> Result<HaAnswer, Refusal> {
+        if request == (HaRequest::Switchover { force: false }) {
+            return Err(Refusal::state("nothing has changed: lb2 is in maintenance"));
+        }
+        Ok(HaAnswer {
+            node: "lb1".into(),
+            state: onearm::control::NodeState::Standby,
+            owner: Some("lb2".into()),
+            took_ms: Some(42),
+            message: format!("{request:?}"),
         })
     }
 }
@@ -88,6 +100,32 @@ fn every_answer_of_the_daemon_has_its_exit_code() {
             &["probe", "10.0.0.1:81"],
             1,
             "lb2 → 10.0.0.1:81: it was tried (1.0 ms)\n",
+            "",
+        ),
+        (
+            &["ha", "switchover"],
+            4,
+            "",
+            "onearm: nothing has changed: lb2 is in maintenance\n",
+        ),
+        (
+            &["ha", "switchover", "--force"],
+            0,
+            "Switchover { force: true }\n",
+            "",
+        ),
+        (&["ha", "hold"], 0, "Hold { on: true }\n", ""),
+        (&["ha", "hold", "--off"], 0, "Hold { on: false }\n", ""),
+        (
+            &["ha", "maintenance", "--off"],
+            0,
+            "Maintenance { on: false, force: false }\n",
+            "",
+        ),
+        (
+            &["ha", "maintenance", "--force", "--json"],
+            0,
+            "{\n  \"node\": \"lb1\",\n  \"state\": \"standby\",\n  \"owner\": \"lb2\",\n  \"took_ms\": 42,\n  \"message\": \"Maintenance { on: true, force: true }\"\n}\n",
             "",
         ),
         (

@@ -7,4 +7,4 @@ pub mod word;
 
 pub use key::{Key, KeyId, PairKeys, Purpose};
 pub use session::{Freshness, Session};
-pub use word::{Health, Kind, Spoken, Stamp, Word};
+pub use word::{Health, Kind, Signs, Spoken, Stamp, Word};

@@ -24,6 +24,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::key::{CODE_LEN, KeyId, Signer};
+use crate::election::Stance;
 use crate::units::{Centiseconds, Priority};
 
 const MAGIC: [u8; 4] = *b"1arm";
@@ -33,6 +34,8 @@ const BODY_LEN: u8 = 80;
 /// Bytes of a word of this release, with its code.
 pub const WORD_LEN: usize = BODY_LEN as usize + CODE_LEN;
 const HEARS_TWINS: u8 = 1;
+/// Bits of the flags that are [`Signs`].
+const SIGNS: u8 = 0x3e;
 
 /// What the sender is, or wants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -115,6 +118,46 @@ impl Health {
     }
 }
 
+/// What a node says of hand-overs and of what its operator wants, as bits of the word's flags.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Signs(u8);
+
+impl Signs {
+    /// An owner that wants to hand over: its peer is armed for a moment.
+    pub const ARMS: Self = Self(1 << 1);
+    /// A Standby that is armed.
+    pub const ARMED: Self = Self(1 << 2);
+    /// A Standby that asks the owner to hand over: its operator wants it.
+    pub const ASKS: Self = Self(1 << 3);
+    /// The operator wants ownership to stay where it is.
+    pub const HOLDS: Self = Self(1 << 4);
+    /// This node owns nothing, even if nobody does.
+    pub const MAINTENANCE: Self = Self(1 << 5);
+
+    /// Whether every bit of `bits` is set.
+    pub const fn has(self, bits: Self) -> bool {
+        self.0 & bits.0 == bits.0
+    }
+
+    /// These bits and those of `bits`.
+    #[must_use]
+    pub const fn with(self, bits: Self) -> Self {
+        Self(self.0 | bits.0)
+    }
+
+    /// What they say of the operator's wish.
+    pub(crate) fn stance(self) -> Stance {
+        if self.has(Self::MAINTENANCE) {
+            Stance::Maintenance
+        } else if self.has(Self::HOLDS) {
+            Stance::Hold
+        } else {
+            Stance::Normal
+        }
+    }
+}
+
 /// Which message this is, and the last one of the peer's that its sender has heard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Stamp {
@@ -139,6 +182,8 @@ pub struct Word {
     pub priority: Priority,
     /// The sender hears two that have the receiver's name: a clone of it is running.
     pub hears_twins: bool,
+    /// What it says of hand-overs.
+    pub signs: Signs,
     /// Interval it keeps as an owner.
     pub interval: Centiseconds,
     /// Which message.
@@ -197,7 +242,7 @@ impl Word {
         out.extend_from_slice(&self.newest_key.0.to_be_bytes());
         out.extend_from_slice(&[
             self.priority.get(),
-            if self.hears_twins { HEARS_TWINS } else { 0 },
+            self.signs.0 | if self.hears_twins { HEARS_TWINS } else { 0 },
         ]);
         out.extend_from_slice(&self.interval.get().to_be_bytes());
         let (echo_incarnation, echo_sequence) = self.stamp.echo.unwrap_or_default();
@@ -268,6 +313,7 @@ impl Word {
             newest_key: KeyId(u16::from_be_bytes([body[10], body[11]])),
             priority: Priority::from_wire(body[12]),
             hears_twins: body[13] & HEARS_TWINS != 0,
+            signs: Signs(body[13] & SIGNS),
             interval: Centiseconds::new(u16::from_be_bytes([body[14], body[15]])).ok()?,
             stamp,
             epoch: number(48)?,

@@ -39,7 +39,7 @@ pub use voice::{PathView, PeerVoice, VoiceCounters};
 
 use crate::announce::{self, OwnedAddress};
 use crate::config::{Config, Transport, Wire};
-use crate::election::{ElectionCounters, ElectionStatus, Input};
+use crate::election::{ElectionCounters, ElectionStatus, Input, Role};
 use crate::error::Error;
 use crate::lease;
 use crate::process::{HaEnd, HaState, STATE_NANOS, ToHa, ToMain, Verdict, Watch};
@@ -52,6 +52,12 @@ use router::Router;
 pub trait LeaseSink {
     /// Writes the deadline: nanoseconds of `CLOCK_MONOTONIC`, 0 for "no lease". Must be one store that never waits.
     fn write(&mut self, deadline_ns: u64);
+    /// Writes the deadline of a lease whose holder makes no flows: what has none goes to the peer.
+    fn write_yielding(&mut self, deadline_ns: u64);
+    /// Until then this node acts on what the peer passes on, and on nothing else; 0 for "no more".
+    fn arm(&mut self, until_ns: u64);
+    /// Until then this node passes on to the peer what it may not act on, whoever is known to own; 0 for "no more".
+    fn relay(&mut self, until_ns: u64);
 }
 
 /// Why the HA thread ended; either way the lease is cleared and a release was sent if this node was Active.
@@ -66,6 +72,9 @@ pub enum Exit {
 /// Time between two turns when nothing else wakes the thread: that of the lease's renewals, so that one turn serves
 /// for both. Nanoseconds.
 const TURN_NANOS: u64 = lease::RENEW_NANOS;
+/// A node that has handed over and is to end passes strays on for so long first: announcements reach everybody within it.
+/// Nanoseconds.
+const LINGER_NANOS: u64 = 1_000_000_000;
 /// Most orders taken in one turn.
 const ORDERS_PER_TURN: usize = 32;
 
@@ -102,11 +111,11 @@ pub fn run<S: LeaseSink>(
         state_at: now,
         peer_owns: false,
         news: false,
-        exit: None,
+        ending: None,
     };
     let result = loop {
         let next = driver.turn();
-        if let Some(exit) = driver.exit {
+        if let Some(exit) = driver.ended() {
             break Ok(exit);
         }
         if let Err(error) = driver.sleep(&timer, next) {
@@ -114,7 +123,18 @@ pub fn run<S: LeaseSink>(
         }
     };
     driver.sink.write(0);
+    driver.sink.relay(0);
     result
+}
+
+/// The thread is to end, once what it owned is the peer's.
+#[derive(Clone, Copy, Debug)]
+struct Ending {
+    exit: Exit,
+    /// Hand-overs before.
+    handed_over: u64,
+    /// Since when nothing is owned.
+    free_since: Option<MonoTime>,
 }
 
 #[derive(Debug)]
@@ -136,7 +156,7 @@ struct Driver<S> {
     peer_owns: bool,
     /// Something changed that the main process should see now.
     news: bool,
-    exit: Option<Exit>,
+    ending: Option<Ending>,
 }
 
 impl<S: LeaseSink> Driver<S> {
@@ -182,10 +202,11 @@ impl<S: LeaseSink> Driver<S> {
             .set(Expiration::OneShot(at), TimerSetTimeFlags::TFD_TIMER_ABSTIME)
             .map_err(Error::system("set timer"))?;
         // Orders wait for the next turn; only the end of the pair is reported at once.
-        let mut sets = vec![
-            PollFd::new(timer.as_fd(), PollFlags::POLLIN),
-            PollFd::new(self.end.as_fd(), PollFlags::empty()),
-        ];
+        let mut sets = vec![PollFd::new(timer.as_fd(), PollFlags::POLLIN)];
+        // The end of one that is known to have ended would wake for ever.
+        if self.ending.is_none() {
+            sets.push(PollFd::new(self.end.as_fd(), PollFlags::empty()));
+        }
         sets.extend(
             self.router
                 .iter()
@@ -198,6 +219,34 @@ impl<S: LeaseSink> Driver<S> {
         }
     }
 
+    /// Ends in order: the election hands over first.
+    fn end(&mut self, now: MonoTime, exit: Exit) {
+        if self.ending.is_some() {
+            return;
+        }
+        let counters = self.router.as_ref().map(|router| *router.election.counters());
+        self.ending = Some(Ending {
+            exit,
+            handed_over: counters.map_or(0, |counters| counters.handed_over),
+            free_since: None,
+        });
+        self.tell_election(now, Input::StopOrdered);
+    }
+
+    /// How the thread ends, when it is time to.
+    fn ended(&mut self) -> Option<Exit> {
+        let ending = self.ending.as_mut()?;
+        let Some(router) = &self.router else {
+            return Some(ending.exit);
+        };
+        if router.election.role() == Role::Active {
+            return None;
+        }
+        let since = *ending.free_since.get_or_insert(self.turned_at);
+        let strays = router.election.counters().handed_over > ending.handed_over;
+        (!strays || self.turned_at.since(since) >= LINGER_NANOS).then_some(ending.exit)
+    }
+
     fn take_orders(&mut self, now: MonoTime) {
         for _ in 0..ORDERS_PER_TURN {
             match self.end.receive() {
@@ -207,8 +256,7 @@ impl<S: LeaseSink> Driver<S> {
                 }
                 Ok(None) => return,
                 Err(Error::PeerEnded) => {
-                    self.exit = Some(Exit::MainEnded);
-                    self.tell_election(now, Input::StopOrdered);
+                    self.end(now, Exit::MainEnded);
                     return;
                 }
                 Err(_) => self.counters.messages_not_understood += 1,
@@ -242,11 +290,9 @@ impl<S: LeaseSink> Driver<S> {
                     router.set_health(health);
                 }
             }
-            ToHa::HandOver => self.tell_election(now, Input::HandOverOrdered),
-            ToHa::Stop => {
-                self.exit = Some(Exit::Ordered);
-                self.tell_election(now, Input::StopOrdered);
-            }
+            ToHa::HandOver { force } => self.tell_election(now, Input::HandOverOrdered { force }),
+            ToHa::TakeOver => self.tell_election(now, Input::TakeOverOrdered),
+            ToHa::Stop => self.end(now, Exit::Ordered),
             ToHa::Hold { lease: _ } => close_aside(std::mem::replace(&mut self.links, descriptors)),
         }
     }
@@ -267,7 +313,8 @@ impl<S: LeaseSink> Driver<S> {
                 }
             }
             Some(_) | None => {
-                // Another router or leg: give up the old one in order first.
+                // Another router or leg: give up the old one first, at once.
+                self.tell_election(now, Input::HandOverOrdered { force: true });
                 self.tell_election(now, Input::StopOrdered);
                 self.carry_out(now);
                 self.router = None;

@@ -62,6 +62,8 @@ pub(super) struct Router {
     lease_until: MonoTime,
     /// How the last term as Active began.
     pub(super) term: Option<TermTimes>,
+    /// The lease is written as that of a node that yields.
+    yields: bool,
 }
 
 impl Router {
@@ -98,6 +100,7 @@ impl Router {
             read_at: now,
             lease_until: MonoTime::ZERO,
             term: None,
+            yields: false,
             config,
         })
     }
@@ -325,6 +328,7 @@ impl Router {
         for alarm in self.alarms.drain(..) {
             tell(ToMain::Alarm(alarm));
         }
+        let mut speaks = false;
         while let Some(output) = self.election.poll_output() {
             match output {
                 Output::SendAdvert {
@@ -355,18 +359,27 @@ impl Router {
                     self.election.handle(after, report);
                 }
                 Output::RenewLease { deadline } => {
-                    sink.write(deadline.as_nanos());
+                    self.lease_until = deadline;
+                    self.write_lease(sink);
                     if let Some(term) = &mut self.term {
                         term.leased(clock::now());
                     }
-                    self.lease_until = deadline;
                     counters.lease_writes += 1;
                 }
                 Output::ClearLease => {
-                    sink.write(0);
                     self.lease_until = MonoTime::ZERO;
+                    self.yields = false;
+                    self.write_lease(sink);
                     counters.lease_writes += 1;
                 }
+                Output::Yield(yields) => {
+                    self.yields = yields;
+                    self.write_lease(sink);
+                }
+                Output::Arm { until } => sink.arm(until.as_nanos()),
+                Output::Relay { until } => sink.relay(until.as_nanos()),
+                Output::Speak => speaks = true,
+                Output::RefuseHandOver(unable) => tell(ToMain::HandOverRefused(unable)),
                 Output::StartAnnouncing => self.announcer.handle(now, announce::Input::LeaseTaken),
                 Output::AnnounceAgain => self.announcer.handle(now, announce::Input::AnnouncementsDoubtful),
                 Output::StopAnnouncing => self.announcer.handle(now, announce::Input::LeaseLost),
@@ -378,6 +391,19 @@ impl Router {
                 }
                 Output::RaiseAlarm(alarm) => tell(ToMain::Alarm(alarm)),
             }
+        }
+        // After everything was decided: what is said is what holds then.
+        if speaks && let Some(voice) = &mut self.voice {
+            voice.say(now, &self.election, self.election.role_kind());
+        }
+    }
+
+    fn write_lease(&self, sink: &mut impl LeaseSink) {
+        let deadline = self.lease_until.as_nanos();
+        if self.yields {
+            sink.write_yielding(deadline);
+        } else {
+            sink.write(deadline);
         }
     }
 

@@ -225,6 +225,7 @@ impl Voice {
             newest_key: self.auth.keys.newest(),
             priority: election.priority(),
             hears_twins: self.session.hears_twins(now),
+            signs: election.signs(now),
             interval: settings.interval,
             stamp: self.session.stamp(now),
             epoch: election.epoch_said(kind),
@@ -317,6 +318,7 @@ impl Voice {
                 epoch: word.epoch,
                 health: word.health,
                 hears_twins: word.hears_twins,
+                signs: word.signs,
             }),
             ..plain
         })

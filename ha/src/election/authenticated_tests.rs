@@ -2,13 +2,14 @@
 //! deafened, put back to a snapshot, and fed with recordings. Who owns is read from both lease cells every quarter of a
 //! millisecond. What a node knows of its own hearing is the driver's own machine. Slewed clocks and stalls are `pair_tests`' business: the lease's arithmetic is the same.
 
+use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv4Addr};
 use std::rc::Rc;
 
 use proptest::prelude::*;
 
 use super::*;
-use crate::auth::{Health, Key, KeyId, Kind, PairKeys, Session, Stamp};
+use crate::auth::{Health, Key, KeyId, Kind, PairKeys, Session, Signs, Stamp};
 use crate::config::tests::sample;
 use crate::config::{Auth, Config, DatagramPath, Rollout};
 use crate::driver::reception::Reception;
@@ -60,6 +61,7 @@ struct Message {
     epoch: u64,
     health: Health,
     hears_twins: bool,
+    signs: Signs,
     stamp: Stamp,
 }
 
@@ -76,6 +78,9 @@ struct Machine {
     session: Session,
     reception: Reception,
     cell: MonoTime,
+    yields: bool,
+    armed: MonoTime,
+    relays: MonoTime,
     /// When the next datagram is due.
     datagram_at: MonoTime,
 }
@@ -100,6 +105,12 @@ struct Pair {
     link: bool,
     targets: bool,
     faults: Vec<(u64, u64, Fault)>,
+    /// When, to whom, what; sorted.
+    orders: VecDeque<(u64, usize, Input)>,
+    /// What was not done of them.
+    refused: Vec<(usize, Unable)>,
+    /// Who owned last: clients send to it.
+    believed: Option<usize>,
     random: u64,
     /// Everything ever sent.
     recorded: Vec<Message>,
@@ -120,6 +131,7 @@ impl Pair {
             address: ADDRESSES[index],
             peer: ADDRESSES[1 - index],
             authenticated: true,
+            stance: Stance::Normal,
         });
         let key = Key {
             id: KeyId(1),
@@ -158,6 +170,9 @@ impl Pair {
             link,
             targets,
             faults,
+            orders: VecDeque::new(),
+            refused: Vec::new(),
+            believed: None,
             random: 0x2545_f491_4f6c_dd1d,
             recorded: Vec::new(),
             replay: None,
@@ -198,6 +213,9 @@ impl Pair {
             session,
             reception,
             cell: MonoTime::ZERO,
+            yields: false,
+            armed: MonoTime::ZERO,
+            relays: MonoTime::ZERO,
             datagram_at: now,
         }));
     }
@@ -268,6 +286,7 @@ impl Pair {
         }
     }
 
+    #[expect(clippy::too_many_lines, reason = "one turn of the driver, in its order")]
     fn turn(&mut self, index: usize) {
         let now = self.now(index);
         let Some(mut machine) = self.nodes[index].machine.take() else {
@@ -279,6 +298,9 @@ impl Pair {
             session,
             reception,
             cell,
+            yields,
+            armed,
+            relays,
             datagram_at,
         } = machine.as_mut();
         let config = Rc::clone(&self.configs[index]);
@@ -315,6 +337,7 @@ impl Pair {
                         epoch: message.epoch,
                         health: message.health,
                         hears_twins: message.hears_twins,
+                        signs: message.signs,
                     }),
                     ..PairMessage::plain(now, ADDRESSES[message.from], message.priority, interval)
                 }),
@@ -326,6 +349,12 @@ impl Pair {
         }
         if reception.judge(now, carrier, election) {
             *datagram_at = now;
+        }
+        while let Some((_, _, order)) = self
+            .orders
+            .pop_front_if(|(at, node, _)| *node == index && *at <= self.real)
+        {
+            election.handle(now, order);
         }
         election.handle(now, Input::DeadlineReached);
         let mut said = None;
@@ -346,7 +375,12 @@ impl Pair {
                     election.handle(now, Input::AdvertLeft { kind, decided_at });
                 }
                 Output::RenewLease { deadline } => *cell = deadline,
-                Output::ClearLease => *cell = MonoTime::ZERO,
+                Output::ClearLease => (*cell, *yields) = (MonoTime::ZERO, false),
+                Output::Yield(yes) => *yields = yes,
+                Output::Arm { until } => *armed = until,
+                Output::Relay { until } => *relays = until,
+                Output::Speak => *datagram_at = now,
+                Output::RefuseHandOver(unable) => self.refused.push((index, unable)),
                 Output::ReportTransition(transition) => {
                     self.nodes[index].stored = self.nodes[index].stored.max(transition.epoch);
                 }
@@ -356,7 +390,7 @@ impl Pair {
                 | Output::RaiseAlarm(_) => {}
             }
         }
-        if said.is_some() {
+        if said.is_some() && *datagram_at > now {
             *datagram_at = now.plus(DATAGRAM.min(self.settings[index].interval.as_nanos()));
         }
         if now >= *datagram_at {
@@ -388,6 +422,7 @@ impl Pair {
             epoch,
             health: election.health_at(now).without(unsaid),
             hears_twins: session.hears_twins(now),
+            signs: election.signs(now),
             stamp: session.stamp(now),
         };
         if path == Path::Leg || self.link {
@@ -432,7 +467,22 @@ impl Pair {
                 _ => self.doubles.push((self.real, self.real + STEP)),
             }
         }
+        self.believed = self.owner().or(self.believed);
         self.real += STEP;
+    }
+
+    /// Whether a packet without a flow that a client sends now is served.
+    fn serves(&self) -> bool {
+        let Some(node) = self.believed else { return false };
+        let machine = |index: usize| self.nodes[index].machine.as_ref();
+        let Some(own) = machine(node) else { return false };
+        let (holds, now) = (self.holds(node), self.now(node));
+        if holds && !own.yields {
+            return true;
+        }
+        let passed_on = holds || own.relays > now;
+        let armed = machine(1 - node).is_some_and(|peer| peer.armed > self.now(1 - node));
+        passed_on && (armed || self.holds(1 - node))
     }
 
     fn double_nanos(&self) -> u64 {
@@ -690,6 +740,178 @@ fn fault() -> impl Strategy<Value = Fault> {
     })
 }
 
+/// A pair in which node 0 owns, with what is ordered of whom (ms).
+fn ordered(interval_ms: u16, link: bool, orders: &[(u64, usize, Input)]) -> Pair {
+    let mut pair = Pair::new(interval_ms, link, true, Vec::new());
+    let orders = orders
+        .iter()
+        .map(|(at, node, order)| ((10_000 + at) * MS, *node, *order));
+    pair.orders = orders.collect();
+    pair.run(3_000);
+    assert_eq!(pair.owner(), Some(0));
+    pair
+}
+
+const HAND_OVER: Input = Input::HandOverOrdered { force: false };
+
+#[test]
+fn a_hand_over_serves_at_every_instant_whoever_it_is_ordered_of() {
+    for (interval, link) in [(10, true), (20, true), (100, true), (100, false)] {
+        for first in [
+            (0, HAND_OVER),
+            (1, Input::TakeOverOrdered),
+            (0, Input::StopOrdered),
+            (0, Input::MainFellSilent),
+        ] {
+            let mut pair = ordered(interval, link, &[(3_000, first.0, first.1)]);
+            let mut taken_at = None;
+            while pair.real < 16_000 * MS {
+                pair.advance();
+                assert!(pair.serves(), "{interval} {link} {first:?} at {}", pair.real);
+                taken_at = taken_at.or(pair.holds(1).then_some(pair.real));
+            }
+            assert_eq!(pair.owner(), Some(1), "{interval} {link} {first:?}");
+            let took = taken_at.unwrap() - 13_000 * MS;
+            assert!(took < 60 * MS, "{interval} {link} {first:?}: {took} ns");
+            assert_eq!((pair.doubles.len(), pair.refused.len()), (0, 0));
+        }
+    }
+}
+
+#[test]
+fn twenty_hand_overs_in_quick_turn_serve_at_every_instant() {
+    let orders: Vec<_> = (0..20)
+        .map(|n| (3_000 + 120 * n as u64, n % 2, HAND_OVER))
+        .collect();
+    let mut pair = ordered(100, true, &orders);
+    while pair.real < 17_000 * MS {
+        pair.advance();
+        assert!(pair.serves(), "at {}", pair.real);
+    }
+    assert_eq!(
+        (pair.owner(), pair.doubles.len(), pair.refused.len()),
+        (Some(0), 0, 0)
+    );
+}
+
+#[test]
+fn b37_a_better_node_that_returns_is_handed_everything_in_order() {
+    let mut pair = Pair::new(100, true, true, vec![(3_000 * MS, 4_000 * MS, Fault::Kill(0))]);
+    for settings in &mut pair.settings {
+        settings.preempt = true;
+    }
+    pair.run(0);
+    for index in 0..2 {
+        pair.boot(index);
+    }
+    pair.run(3_900);
+    assert_eq!(pair.owner(), Some(1));
+    while pair.real < 18_000 * MS {
+        pair.advance();
+        assert!(pair.serves(), "at {}", pair.real);
+    }
+    assert_eq!((pair.owner(), pair.doubles.len()), (Some(0), 0));
+}
+
+#[test]
+fn b30_b31_without_preemption_whoever_returns_waits() {
+    for fault in [Fault::Kill(0), Fault::Carrier(0)] {
+        let (seen, pair) = owners(100, true, &[(3_000, 4_000, fault)], &[2_900, 4_500, 9_000]);
+        assert_eq!(seen, [Some(0), Some(1), Some(1)], "{fault:?}");
+        assert!(pair.doubles.is_empty());
+    }
+}
+
+#[test]
+fn an_owner_that_dies_at_any_step_of_a_hand_over_leaves_one_owner() {
+    for dies_at in (0..60).map(|n| 3_000 * MS + n * MS) {
+        for node in 0..2 {
+            let mut pair = ordered(100, true, &[(3_000, 0, HAND_OVER)]);
+            pair.faults
+                .push((10_000 * MS + dies_at, 40_000 * MS, Fault::Kill(node)));
+            pair.run(8_000);
+            assert_eq!(pair.owner(), Some(1 - node), "{node} dies at {dies_at}");
+            assert!(pair.doubles.is_empty());
+        }
+    }
+}
+
+#[test]
+fn a_peer_that_cannot_answer_is_handed_nothing() {
+    // Known to be there a moment ago.
+    let mut pair = ordered(100, true, &[(3_001, 0, HAND_OVER)]);
+    pair.faults.push((13_000 * MS, 40_000 * MS, Fault::Kill(1)));
+    pair.run(4_000);
+    assert_eq!(
+        (pair.owner(), pair.refused.clone()),
+        (Some(0), vec![(0, Unable::NoAnswer)])
+    );
+    // Not any more; then by force.
+    pair.orders = [(14_100 * MS, 0, HAND_OVER)].into();
+    pair.run(5_000);
+    assert_eq!((pair.owner(), pair.refused.len()), (Some(0), 2));
+    assert_eq!(pair.refused[1], (0, Unable::PeerSilent));
+    pair.orders = [(15_100 * MS, 0, Input::HandOverOrdered { force: true })].into();
+    pair.run(5_200);
+    assert_eq!(pair.owner(), None);
+}
+
+#[test]
+fn a_node_in_maintenance_is_handed_nothing_and_owns_nothing_even_alone() {
+    let mut pair = ordered(100, true, &[]);
+    let settings = |pair: &Pair, index: usize, stance| {
+        Input::Reconfigured(Settings {
+            stance,
+            ..pair.settings[index]
+        })
+    };
+    pair.orders = [
+        (13_000 * MS, 1, settings(&pair, 1, Stance::Maintenance)),
+        (13_200 * MS, 0, HAND_OVER),
+    ]
+    .into();
+    pair.faults.push((14_000 * MS, 18_000 * MS, Fault::Kill(0)));
+    pair.run(3_500);
+    assert_eq!(
+        (pair.owner(), pair.refused.clone()),
+        (Some(0), vec![(0, Unable::PeerInMaintenance)])
+    );
+    pair.run(7_900);
+    assert_eq!(pair.owner(), None);
+    pair.orders = [(18_000 * MS, 1, settings(&pair, 1, Stance::Normal))].into();
+    pair.run(12_000);
+    assert!(pair.owner().is_some());
+}
+
+#[test]
+fn who_holds_is_neither_displaced_nor_displaces_and_takes_over_from_the_dead() {
+    for holder in 0..2 {
+        let mut pair = Pair::new(100, true, true, vec![(3_000 * MS, 4_000 * MS, Fault::Kill(0))]);
+        for settings in &mut pair.settings {
+            settings.preempt = true;
+        }
+        pair.settings[holder].stance = Stance::Hold;
+        for index in 0..2 {
+            pair.boot(index);
+        }
+        pair.run(8_000);
+        assert_eq!(pair.owner(), Some(1), "{holder}");
+        pair.faults.push((18_000 * MS, 40_000 * MS, Fault::Kill(1)));
+        pair.run(10_000);
+        assert_eq!(pair.owner(), Some(0), "{holder}");
+    }
+}
+
+fn order() -> impl Strategy<Value = Input> {
+    prop_oneof![
+        4 => Just(HAND_OVER),
+        2 => Just(Input::TakeOverOrdered),
+        1 => Just(Input::HandOverOrdered { force: true }),
+        1 => Just(Input::MainFellSilent),
+        1 => Just(Input::MainSpokeAgain),
+    ]
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: std::env::var("PROPTEST_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(60), ..ProptestConfig::default() })]
 
@@ -700,9 +922,14 @@ proptest! {
         interval in prop_oneof![Just(10_u16), Just(20), Just(100)],
         link: bool,
         faults in prop::collection::vec((3_000_u64..8_000, 20_u64..4_000, fault()), 0..5),
+        mut orders in prop::collection::vec((2_500_u64..8_000, 0_usize..2, order()), 0..8),
     ) {
         let faults: Vec<_> = faults.iter().map(|(from, length, fault)| (from * MS, (from + length) * MS, *fault)).collect();
         let mut pair = Pair::new(interval, link, true, faults);
+        // In the end both main processes are heard.
+        orders.extend((0..2).map(|node| (12_400, node, Input::MainSpokeAgain)));
+        orders.sort_by_key(|(at, ..)| *at);
+        pair.orders = orders.iter().map(|(at, node, order)| ((10_000 + at) * MS, *node, *order)).collect();
         let mut free_doubles = 0;
         let mut without_path = 0_u64;
         while pair.real < 10_000 * MS + 12_500 * MS {

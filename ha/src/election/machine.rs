@@ -1,6 +1,7 @@
 //! The machine itself; its rules are told in the module above.
 
 mod active;
+mod handover;
 mod pair;
 mod standby;
 
@@ -8,8 +9,10 @@ use std::collections::VecDeque;
 
 use super::record::{AlarmMemory, Contention, ElectionCounters, ElectionStatus};
 use super::tape::{Entry, Tape};
-use super::vocabulary::{Alarm, Event, Input, LegFault, Output, PairMessage, Role, Settings, Transition};
-use crate::auth::{Freshness, Health, Kind};
+use super::vocabulary::{
+    Alarm, Event, Input, LegFault, Output, PairMessage, Role, Settings, Stance, Transition, Unable,
+};
+use crate::auth::{Freshness, Health, Kind, Signs};
 use crate::units::{Centiseconds, MonoTime, Priority};
 
 /// Least time a node listens after it started or its leg came back. Nanoseconds.
@@ -30,6 +33,9 @@ const ANSWER_SPACING: u64 = 8;
 const RETRY_SPACING: u64 = 4;
 /// Adverts at the shorter rate after the interval was changed.
 const CHANGE_ADVERTS: u64 = 10;
+
+pub use handover::GRANT_NANOS;
+use handover::Handing;
 
 /// Where the machine stands; each state owns its deadlines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,6 +85,7 @@ struct IntervalChange {
 struct Peer {
     kind: Kind,
     health: Health,
+    signs: Signs,
     at: MonoTime,
     /// When it last proved that it hears this node.
     proved_at: Option<MonoTime>,
@@ -138,6 +145,14 @@ pub struct Election {
     known_at: MonoTime,
     peer_said: Option<Kind>,
     contention: Option<Contention>,
+    /// A hand-over under way, on the Active.
+    handing: Option<Handing>,
+    /// End of the last grant of the peer's.
+    armed_until: MonoTime,
+    /// [`Output::Relay`] was ordered since this node last owned.
+    relays: bool,
+    /// The peer is asked to hand over, until then.
+    asking_until: Option<MonoTime>,
     counters: ElectionCounters,
     alarms: AlarmMemory,
     outputs: VecDeque<Output>,
@@ -179,6 +194,10 @@ impl Election {
             known_at: now,
             peer_said: None,
             contention: None,
+            handing: None,
+            armed_until: MonoTime::ZERO,
+            relays: false,
+            asking_until: None,
             counters: ElectionCounters::default(),
             alarms: AlarmMemory::default(),
             outputs: VecDeque::new(),
@@ -249,6 +268,8 @@ impl Election {
             contention: self.contention,
             health: self.health,
             peer_health: self.peer.map(|peer| peer.health),
+            stance: self.settings.stance,
+            peer_stance: self.peer.map(|peer| peer.signs.stance()),
         }
     }
 
@@ -276,7 +297,7 @@ impl Election {
             State::Standby {
                 active_down_at,
                 phase,
-            } => Some(match phase {
+            } => Some(self.asking_until.unwrap_or(active_down_at).min(match phase {
                 Phase::Waiting => self.claim_at(active_down_at),
                 Phase::Released => active_down_at,
                 Phase::Claiming { next_at, left } => {
@@ -287,8 +308,11 @@ impl Election {
                     }
                 }
                 Phase::Preempting { next_at } => next_at.min(self.claim_at(active_down_at)),
-            }),
-            State::Active(tenure) => Some(tenure.advertise_at.min(tenure.renew_at)),
+            })),
+            State::Active(tenure) => {
+                let due = tenure.advertise_at.min(tenure.renew_at);
+                Some(self.handing.map_or(due, |handing| due.min(handing.deadline())))
+            }
         }
     }
 
@@ -349,6 +373,7 @@ impl Election {
                 let before = self.peer.map(|peer| peer.kind);
                 if self.admit(now, &heard) {
                     self.hear_as_standby(now, &heard, before, active_down_at, phase);
+                    self.hear_signs_as_standby(now, &heard);
                 }
             }
             (State::Active(tenure), Input::Received(heard)) => {
@@ -446,24 +471,34 @@ impl Election {
                 },
                 Input::DeadlineReached,
             ) => {
+                self.judge_asking(now);
                 self.judge_wait(now, active_down_at, phase);
             }
-            (State::Active(tenure), Input::DeadlineReached) => self.judge_tenure(now, tenure),
-            (State::Initialize | State::Standby { .. }, Input::HandOverOrdered) => {}
-            (State::Active(_), Input::HandOverOrdered) => {
-                self.release(now);
-                self.preemption_rests = true;
-                self.enter(now, self.fresh_wait(now), Event::HandOver);
+            (State::Active(tenure), Input::DeadlineReached) => {
+                if !self.judge_hand_over(now) {
+                    self.judge_tenure(now, tenure);
+                }
             }
+            (State::Initialize | State::Standby { .. }, Input::HandOverOrdered { .. }) => {
+                self.refuse_hand_over(Unable::NotActive);
+            }
+            (State::Active(_), Input::HandOverOrdered { force: true }) => self.let_go(now, Event::HandOver),
+            (State::Active(_), Input::HandOverOrdered { force: false }) => {
+                self.hand_over(now, Event::HandOver, false);
+            }
+            (_, Input::TakeOverOrdered) => self.ask_for_hand_over(now),
             (State::Initialize, Input::StopOrdered) => self.stopped = true,
             (State::Standby { .. }, Input::StopOrdered) => {
                 self.stopped = true;
                 self.enter(now, State::Initialize, Event::Stop);
             }
             (State::Active(_), Input::StopOrdered) => {
-                self.stopped = true;
-                self.release(now);
-                self.enter(now, State::Initialize, Event::Stop);
+                if std::mem::replace(&mut self.stopped, true) {
+                    // At once now.
+                    self.let_go(now, Event::Stop);
+                } else {
+                    self.hand_over(now, Event::Stop, true);
+                }
             }
             (State::Initialize, Input::MainFellSilent) => self.main_silent = true,
             (State::Standby { .. }, Input::MainFellSilent) => {
@@ -472,8 +507,7 @@ impl Election {
             }
             (State::Active(_), Input::MainFellSilent) => {
                 self.main_silent = true;
-                self.release(now);
-                self.enter(now, State::Initialize, Event::MainSilent);
+                self.hand_over(now, Event::MainSilent, true);
             }
             (State::Initialize, Input::MainSpokeAgain) => {
                 self.main_silent = false;
@@ -485,6 +519,15 @@ impl Election {
                     self.learned_nanos = settings.interval.as_nanos();
                 }
                 self.settings = settings;
+                if settings.stance == Stance::Maintenance
+                    && let State::Standby { .. } = self.state
+                {
+                    self.wait_anew(now);
+                }
+            }
+            (State::Active(_), Input::Reconfigured(settings)) if settings.stance == Stance::Maintenance => {
+                self.settings = settings;
+                self.let_go(now, Event::HandOver);
             }
             (State::Active(tenure), Input::Reconfigured(settings)) => {
                 self.change_interval(now, settings.interval);
@@ -551,6 +594,12 @@ impl Election {
     fn enter(&mut self, now: MonoTime, state: State, event: Event) {
         let prev = self.role();
         self.state = state;
+        if state == State::Initialize {
+            self.asking_until = None;
+            if now < self.armed_until {
+                self.arm(MonoTime::ZERO);
+            }
+        }
         self.since = now;
         let transition = Transition {
             prev,

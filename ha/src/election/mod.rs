@@ -30,6 +30,8 @@
 //! - **Stepping down is told**: a node that yields sends priority 0, so that the winner announces its addresses again.
 //! - **One peer.** Only adverts from the configured peer count. After the peer's release the wait is at most
 //!   [`RELEASE_WAIT_MAX_NANOS`]: with one Standby there is nobody to be arbitrated with by the skew.
+//! - **Handing over.** An owner that leaves in order arms its peer first, where messages are authenticated (see
+//!   `machine/handover.rs`).
 //! - **Oversleeping.** A Standby that was late for its own deadline by more than half an interval waits anew.
 //!
 //! The driver's part of the contract: `now` is read *before* the sockets are drained; everything received is handled
@@ -41,10 +43,14 @@ mod record;
 mod tape;
 mod vocabulary;
 
-pub use machine::{Election, RELEASE_WAIT_MAX_NANOS, START_LISTEN_NANOS, START_LISTEN_SECOND_NANOS};
+pub use machine::{
+    Election, GRANT_NANOS, RELEASE_WAIT_MAX_NANOS, START_LISTEN_NANOS, START_LISTEN_SECOND_NANOS,
+};
 pub use record::{Contention, ElectionCounters, ElectionStatus};
 pub use tape::{Entry, Replay, Replayed};
-pub use vocabulary::{Alarm, Event, Input, LegFault, Output, PairMessage, Role, Said, Settings, Transition};
+pub use vocabulary::{
+    Alarm, Event, Input, LegFault, Output, PairMessage, Role, Said, Settings, Stance, Transition, Unable,
+};
 
 #[cfg(test)]
 mod authenticated_tests;

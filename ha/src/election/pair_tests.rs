@@ -116,6 +116,7 @@ impl Pair {
                 address: ADDRESSES[index],
                 peer: ADDRESSES[1 - index],
                 authenticated: false,
+                stance: Stance::Normal,
             },
             inbox: VecDeque::new(),
             orders: VecDeque::new(),
@@ -252,6 +253,11 @@ impl Pair {
                 Output::StartAnnouncing
                 | Output::AnnounceAgain
                 | Output::StopAnnouncing
+                | Output::Speak
+                | Output::Yield(_)
+                | Output::Arm { .. }
+                | Output::Relay { .. }
+                | Output::RefuseHandOver(_)
                 | Output::ReportTransition(_)
                 | Output::RaiseAlarm(_) => {}
             }
@@ -282,7 +288,7 @@ impl Pair {
             Op::LegFails => {}
             Op::OtherLegFails => node.orders.push_back(Input::OtherLegFailed),
             Op::MainHangs => node.orders.push_back(Input::MainFellSilent),
-            Op::HandOver => node.orders.push_back(Input::HandOverOrdered),
+            Op::HandOver => node.orders.push_back(Input::HandOverOrdered { force: false }),
             Op::Stop => node.orders.push_back(Input::StopOrdered),
             Op::Recover => {
                 let stopped = node

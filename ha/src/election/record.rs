@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::vocabulary::{Alarm, LegFault, Role};
+use super::vocabulary::{Alarm, LegFault, Role, Stance};
 use crate::auth::Health;
 use crate::units::{MonoTime, Priority};
 
@@ -51,6 +51,10 @@ pub struct ElectionCounters {
     pub owner_answered: u64,
     /// Messages of a peer that hears a clone of this node.
     pub cloned: u64,
+    /// Times everything was handed over in order, to a peer that was armed.
+    pub handed_over: u64,
+    /// Times the peer armed this node.
+    pub armed: u64,
 }
 
 /// What an operator sees of the election.
@@ -86,6 +90,10 @@ pub struct ElectionStatus {
     pub health: Health,
     /// With authentication, what the peer said last it can do.
     pub peer_health: Option<Health>,
+    /// What the operator wants of this node.
+    pub stance: Stance,
+    /// What the peer's operator wants of that, where authenticated messages tell.
+    pub peer_stance: Option<Stance>,
 }
 
 /// Another owner, heard while this node owned: what is known of it.

@@ -162,6 +162,7 @@ mod tests {
             address: Ipv4Addr::new(192, 0, 2, 11).into(),
             peer: PEER,
             authenticated: false,
+            stance: crate::election::Stance::Normal,
         };
         let at = |ms: u64| MonoTime::from_nanos(ms * 1_000_000);
         let mut election = Election::new(at(0), settings, 7);

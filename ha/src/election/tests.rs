@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr};
 
 use super::*;
-use crate::auth::{Freshness, Health, Kind};
+use crate::auth::{Freshness, Health, Kind, Signs};
 use crate::lease;
 use crate::units::{Centiseconds, MonoTime, Priority};
 
@@ -30,6 +30,7 @@ fn settings() -> Settings {
         address: OWN,
         peer: PEER,
         authenticated: false,
+        stance: Stance::Normal,
     }
 }
 
@@ -114,6 +115,13 @@ impl Bench {
                 Output::StopAnnouncing => "hush".into(),
                 Output::ReportTransition(t) => format!("{} {:?}", t.next, t.event),
                 Output::RaiseAlarm(alarm) => format!("alarm {alarm:?}"),
+                Output::Speak => "speak".into(),
+                Output::Yield(yields) => format!("yield {yields}"),
+                Output::Arm { until } if *until == MonoTime::ZERO => "disarm".into(),
+                Output::Arm { .. } => "arm".into(),
+                Output::Relay { until } if *until == MonoTime::ZERO => "relay no more".into(),
+                Output::Relay { .. } => "relay".into(),
+                Output::RefuseHandOver(unable) => format!("refuse {unable:?}"),
             })
             .collect()
     }
@@ -266,17 +274,23 @@ fn every_state_and_input_has_its_answer() {
         ("claiming", "deadline", Standby, &[CLAIM]),
         ("preempting", "deadline", Standby, &["send Preempt 150"]),
         ("active", "deadline", Active, &["renew"]),
-        ("initialize", "hand over", Initialize, &[]),
-        ("waiting", "hand over", Standby, &[]),
-        ("released", "hand over", Standby, &[]),
-        ("claiming", "hand over", Standby, &[]),
-        ("preempting", "hand over", Standby, &[]),
+        ("initialize", "hand over", Initialize, &["refuse NotActive"]),
+        ("waiting", "hand over", Standby, &["refuse NotActive"]),
+        ("released", "hand over", Standby, &["refuse NotActive"]),
+        ("claiming", "hand over", Standby, &["refuse NotActive"]),
+        ("preempting", "hand over", Standby, &["refuse NotActive"]),
         (
             "active",
             "hand over",
             Standby,
-            &["clear", "hush", "send Release 0", "standby HandOver"],
+            &["relay", "clear", "hush", "send Release 0", "standby HandOver"],
         ),
+        ("initialize", "take over", Initialize, &["refuse NotStandby"]),
+        ("waiting", "take over", Standby, &["refuse NotAuthenticated"]),
+        ("released", "take over", Standby, &["refuse NotAuthenticated"]),
+        ("claiming", "take over", Standby, &["refuse NotAuthenticated"]),
+        ("preempting", "take over", Standby, &["refuse NotAuthenticated"]),
+        ("active", "take over", Active, &["refuse NotStandby"]),
         ("initialize", "stop", Initialize, &[]),
         ("waiting", "stop", Initialize, &["initialize Stop"]),
         ("released", "stop", Initialize, &["initialize Stop"]),
@@ -286,7 +300,7 @@ fn every_state_and_input_has_its_answer() {
             "active",
             "stop",
             Initialize,
-            &["clear", "hush", "send Release 0", "initialize Stop"],
+            &["relay", "clear", "hush", "send Release 0", "initialize Stop"],
         ),
         ("initialize", "main silent", Initialize, &[]),
         ("waiting", "main silent", Initialize, &["initialize MainSilent"]),
@@ -302,7 +316,13 @@ fn every_state_and_input_has_its_answer() {
             "active",
             "main silent",
             Initialize,
-            &["clear", "hush", "send Release 0", "initialize MainSilent"],
+            &[
+                "relay",
+                "clear",
+                "hush",
+                "send Release 0",
+                "initialize MainSilent",
+            ],
         ),
         // Without a leg the return of the main process changes nothing.
         ("initialize", "main speaks", Initialize, &[]),
@@ -363,7 +383,8 @@ fn every_state_and_input_has_its_answer() {
                 bench.now = bench.machine.deadline().unwrap_or(bench.now);
                 bench.give(Input::DeadlineReached);
             }
-            "hand over" => bench.give(Input::HandOverOrdered),
+            "hand over" => bench.give(Input::HandOverOrdered { force: false }),
+            "take over" => bench.give(Input::TakeOverOrdered),
             "stop" => bench.give(Input::StopOrdered),
             "main silent" => bench.give(Input::MainFellSilent),
             "main speaks" => bench.give(Input::MainSpokeAgain),
@@ -954,7 +975,7 @@ fn after_a_hand_over_preemption_rests_until_the_peer_lets_go() {
         preempt: true,
         ..settings()
     });
-    bench.give(Input::HandOverOrdered);
+    bench.give(Input::HandOverOrdered { force: false });
     bench.take();
     for _ in 0..20 {
         bench.advert(PEER, 100);
@@ -969,7 +990,7 @@ fn after_a_hand_over_preemption_rests_until_the_peer_lets_go() {
 #[test]
 fn a_release_that_crosses_the_own_one_is_not_taken_at_its_word() {
     let mut bench = Bench::active(settings());
-    bench.give(Input::HandOverOrdered);
+    bench.give(Input::HandOverOrdered { force: false });
     bench.take();
     bench.advert(PEER, 0);
     bench.pass(INTERVAL / 2);
@@ -1177,6 +1198,7 @@ fn word(bench: &Bench, kind: Kind, freshness: Freshness, epoch: u64) -> PairMess
             epoch,
             health: Health::RECEIVES,
             hears_twins: false,
+            signs: Signs::default(),
         }),
         ..PairMessage::plain(bench.now, PEER, Priority::from_wire(100), interval(100))
     }
@@ -1250,4 +1272,192 @@ fn a_cloned_node_takes_nothing_over_by_release_either_and_is_not_called_deaf() {
         Role::Active,
         "the peer tells of no clone any more"
     );
+}
+
+/// Everything a node needs to be armed.
+const FIT: Health = Health(Health::DATAPLANE.0 | Health::RECEIVES.0 | Health::LEGS.0);
+
+fn authenticated() -> Settings {
+    Settings {
+        authenticated: true,
+        ..settings()
+    }
+}
+
+/// A message of the peer with signs, as one that can serve says it.
+fn sign(bench: &Bench, kind: Kind, freshness: Freshness, signs: Signs) -> PairMessage {
+    let mut heard = word(bench, kind, freshness, if kind == Kind::Owner { 5 } else { 1 });
+    if let Some(said) = &mut heard.said {
+        (said.signs, said.health) = (signs, FIT);
+    }
+    heard
+}
+
+/// A Standby of the owner of term 5, that can serve.
+fn fit_standby(settings: Settings) -> Bench {
+    let mut bench = Bench::standby(settings);
+    bench.give(Input::HealthChanged(FIT));
+    let owner = sign(&bench, Kind::Owner, Freshness::Proved, Signs::default());
+    bench.give(Input::Received(owner));
+    bench.take();
+    bench
+}
+
+/// An Active whose peer can serve.
+fn fit_active() -> Bench {
+    let mut bench = Bench::active(authenticated());
+    bench.give(Input::HealthChanged(FIT));
+    let there = sign(&bench, Kind::Standby, Freshness::Proved, Signs::default());
+    bench.give(Input::Received(there));
+    bench.take();
+    bench
+}
+
+#[test]
+fn a_grant_is_taken_only_from_the_owner_of_the_newest_term_that_proves_to_be_there() {
+    let armed = |change: &dyn Fn(&mut PairMessage)| {
+        let mut bench = fit_standby(authenticated());
+        let mut heard = sign(&bench, Kind::Owner, Freshness::Proved, Signs::ARMS);
+        change(&mut heard);
+        bench.give(Input::Received(heard));
+        bench.words().contains(&"arm".to_owned())
+    };
+    let said = |change: fn(&mut Said)| move |heard: &mut PairMessage| change(heard.said.as_mut().unwrap());
+    assert!(armed(&|_| ()));
+    assert!(!armed(&said(|said| said.freshness = Freshness::Known)));
+    assert!(!armed(&said(|said| said.freshness = Freshness::Unproved)));
+    assert!(!armed(&said(|said| said.epoch = 4)), "of an earlier term");
+    assert!(!armed(&said(|said| said.signs = Signs::default())));
+    assert!(!armed(&|heard| heard.kind = Kind::Standby));
+    assert!(!armed(&|heard| heard.said = None));
+    assert!(!armed(&|heard| heard.source = STRANGER));
+}
+
+#[test]
+fn a_node_that_could_not_serve_is_not_armed_and_lays_a_grant_down() {
+    for input in [
+        Input::HealthChanged(FIT.without(Health::DATAPLANE)),
+        Input::HealthChanged(FIT.without(Health::LEGS)),
+        Input::Reconfigured(Settings {
+            stance: Stance::Maintenance,
+            ..authenticated()
+        }),
+    ] {
+        let mut bench = fit_standby(authenticated());
+        let arms = sign(&bench, Kind::Owner, Freshness::Proved, Signs::ARMS);
+        bench.give(Input::Received(arms));
+        assert_eq!(bench.words(), ["arm", "speak"]);
+        bench.give(input);
+        let arms = sign(&bench, Kind::Owner, Freshness::Proved, Signs::ARMS);
+        bench.give(Input::Received(arms));
+        assert_eq!(bench.words(), ["disarm"], "{input:?}");
+    }
+}
+
+#[test]
+fn an_armed_node_never_owns_before_a_proved_release_or_the_wait_and_is_armed_no_longer_then() {
+    let mut bench = fit_standby(authenticated());
+    let arms = sign(&bench, Kind::Owner, Freshness::Proved, Signs::ARMS);
+    bench.give(Input::Received(arms));
+    let Output::Arm { until } = bench.take()[0] else {
+        panic!("not armed")
+    };
+    assert_eq!(until, bench.now.plus(GRANT_NANOS));
+    assert!(bench.machine.signs(bench.now).has(Signs::ARMED));
+    // The grant ends by itself; the wait for a dead owner is as long as ever.
+    bench.pass(WAIT - 1);
+    assert_eq!(bench.machine.role(), Role::Standby);
+    assert!(!bench.machine.signs(bench.now).has(Signs::ARMED));
+    bench.pass(1);
+    assert_eq!(bench.machine.role(), Role::Active);
+    let mut bench = fit_standby(authenticated());
+    for kind in [Kind::Owner, Kind::Release] {
+        let heard = word(&bench, kind, Freshness::Proved, 5);
+        let heard = PairMessage {
+            said: heard.said.map(|said| Said {
+                signs: Signs::ARMS,
+                health: FIT,
+                ..said
+            }),
+            ..heard
+        };
+        bench.give(Input::Received(heard));
+    }
+    assert_eq!(bench.words(), ["arm", "speak"], "a release arms nobody");
+    bench.pass(0);
+    assert_eq!(
+        bench.words(),
+        [
+            "active PeerReleased",
+            "send Owner 150",
+            "renew",
+            "disarm",
+            "announce"
+        ],
+        "the lease comes before the grant goes"
+    );
+}
+
+#[test]
+fn the_owner_yields_only_to_an_answer_to_what_it_said_while_arming() {
+    let mut bench = fit_active();
+    bench.give(Input::HandOverOrdered { force: false });
+    assert_eq!(bench.words(), ["speak"]);
+    bench.now = bench.now.plus(3 * MS);
+    let mut earlier = sign(&bench, Kind::Standby, Freshness::Proved, Signs::ARMED);
+    earlier.said.as_mut().unwrap().unheard_nanos = 4 * MS;
+    bench.give(Input::Received(earlier));
+    bench.give(Input::Received(sign(
+        &bench,
+        Kind::Standby,
+        Freshness::Known,
+        Signs::ARMED,
+    )));
+    assert!(bench.words().is_empty(), "of an earlier hand-over, or not proved");
+    let mut armed = earlier;
+    armed.said.as_mut().unwrap().unheard_nanos = 2 * MS;
+    bench.give(Input::Received(armed));
+    assert_eq!(bench.words(), ["relay", "yield true"]);
+    // Silence from now on: it makes flows itself again long before the grant ends, and gives up in the end.
+    bench.pass(29 * MS);
+    assert!(
+        bench
+            .words()
+            .iter()
+            .all(|word| ["speak", "renew", "send Owner 150"].contains(&&**word))
+    );
+    bench.pass(MS);
+    assert_eq!(
+        bench.words(),
+        ["relay", "clear", "hush", "send Release 0", "standby HandOver"]
+    );
+}
+
+#[test]
+fn an_owner_without_answer_stays_unless_it_is_to_end() {
+    for (input, stays) in [
+        (Input::HandOverOrdered { force: false }, true),
+        (Input::StopOrdered, false),
+        (Input::MainFellSilent, false),
+    ] {
+        let mut bench = fit_active();
+        bench.give(input);
+        bench.pass(199 * MS);
+        assert_eq!(bench.machine.role(), Role::Active, "{input:?}");
+        bench.pass(MS);
+        assert_eq!(bench.machine.role() == Role::Active, stays, "{input:?}");
+        assert_eq!(bench.words().contains(&"refuse NoAnswer".to_owned()), stays);
+    }
+}
+
+#[test]
+fn a_second_stop_is_carried_out_at_once_and_an_order_during_an_order_changes_nothing() {
+    let mut bench = fit_active();
+    bench.give(Input::HandOverOrdered { force: false });
+    bench.give(Input::HandOverOrdered { force: false });
+    assert_eq!(bench.words(), ["speak"]);
+    bench.give(Input::StopOrdered);
+    assert_eq!(bench.machine.role(), Role::Active);
+    bench.give(Input::StopOrdered);
+    assert_eq!(bench.machine.role(), Role::Initialize);
 }

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::auth::{Freshness, Health, Kind};
+use crate::auth::{Freshness, Health, Kind, Signs};
 use crate::units::{Centiseconds, MonoTime, Priority};
 
 /// What the election is configured with.
@@ -26,6 +26,48 @@ pub struct Settings {
     /// Messages are authenticated; what is heard without [`PairMessage::said`] decides nothing then, unless the driver lets it
     /// in while authentication is being rolled out.
     pub authenticated: bool,
+    /// What the operator wants of this node.
+    pub stance: Stance,
+}
+
+/// What an operator wants of a node, beyond its configuration.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Stance {
+    /// Nothing.
+    #[default]
+    Normal,
+    /// Ownership is to stay where it is: neither priority nor health move it, to this node or from it. A node takes over from
+    /// one that is silent or has released nevertheless. In plain VRRP a better peer that owns still wins.
+    Hold,
+    /// This node owns nothing, even if nobody does.
+    Maintenance,
+}
+
+/// Why a hand-over was not begun, or not carried through; nothing has changed then.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Unable {
+    /// This node owns nothing that it could hand over.
+    NotActive,
+    /// This node does not wait for ownership: it has it, or takes no part.
+    NotStandby,
+    /// Without authentication nobody can be asked to hand over.
+    NotAuthenticated,
+    /// This node is in maintenance.
+    InMaintenance,
+    /// The peer did not prove lately that it hears this node.
+    PeerSilent,
+    /// The peer takes no part.
+    PeerNotStandby,
+    /// The peer does not own anything.
+    PeerNotActive,
+    /// The peer is in maintenance.
+    PeerInMaintenance,
+    /// The peer could not serve: this is all it can do.
+    PeerUnfit(Health),
+    /// The peer did not do what it was asked for in time.
+    NoAnswer,
 }
 
 /// Where a node stands (RFC 9568 §6.4).
@@ -106,6 +148,8 @@ pub struct Said {
     pub health: Health,
     /// It hears two of this node's name.
     pub hears_twins: bool,
+    /// What it says of hand-overs.
+    pub signs: Signs,
 }
 
 /// What happened.
@@ -146,8 +190,13 @@ pub enum Input {
     /// Everything received so far has been handled and [`super::Election::deadline`] may have passed.
     DeadlineReached,
     /// The operator wants the peer to own the addresses.
-    HandOverOrdered,
-    /// The process is to end (also: the main process ended).
+    HandOverOrdered {
+        /// Whatever is known of the peer.
+        force: bool,
+    },
+    /// The operator wants this node to own the addresses: the peer is to hand over.
+    TakeOverOrdered,
+    /// The process is to end (also: the main process ended): once what is owned is handed over, or, given again, at once.
     StopOrdered,
     /// No heartbeat of the main process for too long.
     MainFellSilent,
@@ -186,6 +235,23 @@ pub enum Output {
     AnnounceAgain,
     /// Ownership ended: announce nothing more, drop what is queued.
     StopAnnouncing,
+    /// Say on every path what this node is, at once.
+    Speak,
+    /// From now on, or no more, leave what has no flow to the peer.
+    Yield(bool),
+    /// Act until then on what the peer passes on; [`MonoTime::ZERO`]: no more.
+    Arm {
+        /// `CLOCK_MONOTONIC`.
+        until: MonoTime,
+    },
+    /// Pass on to the peer, until then, what is not this node's to act on, whatever the main process knows;
+    /// [`MonoTime::ZERO`]: no more.
+    Relay {
+        /// `CLOCK_MONOTONIC`.
+        until: MonoTime,
+    },
+    /// Tell the main process: nothing is handed over.
+    RefuseHandOver(Unable),
     /// Log and tell the main process.
     ReportTransition(Transition),
     /// Log and tell the main process.

@@ -7,7 +7,7 @@ use nix::net::if_::if_nametoindex;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
 
 use crate::auth::key::Signer;
-use crate::auth::{Kind, Purpose, Spoken, Stamp, Word};
+use crate::auth::{Kind, Purpose, Signs, Spoken, Stamp, Word};
 use crate::config::{Auth, Config, Wire};
 use crate::driver::{DatagramSocket, LeaseSink, PacketSocket, advert_frame};
 use crate::error::Error;
@@ -135,6 +135,7 @@ impl Guardian {
         };
         let word = Word {
             kind: Kind::Release,
+            signs: Signs::default(),
             stamp,
             ..word
         };

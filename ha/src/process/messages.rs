@@ -8,7 +8,7 @@ use crate::announce::{AnnounceCounters, OwnedAddress};
 use crate::auth::{Health, Spoken};
 use crate::config::Config;
 use crate::driver::{DriverCounters, Grants, PathView, PeerVoice, TermTimes, VoiceCounters, WireCounters};
-use crate::election::{Alarm, ElectionCounters, ElectionStatus, Entry, LegFault, Transition};
+use crate::election::{Alarm, ElectionCounters, ElectionStatus, Entry, LegFault, Transition, Unable};
 use crate::units::MonoTime;
 use crate::wire::Mac;
 
@@ -39,7 +39,12 @@ pub enum ToHa {
     /// What this node can do, as far as the main process knows: all bits but those of legs, witness and reception.
     Health(Health),
     /// Give ownership to the peer.
-    HandOver,
+    HandOver {
+        /// Whatever is known of the peer.
+        force: bool,
+    },
+    /// Ask the peer for ownership.
+    TakeOver,
     /// Hand over if Active, then end.
     Stop,
     /// Descriptors come with this packet: the map of the lease cell first if `lease` is set, then the XDP links, to be
@@ -81,6 +86,8 @@ pub enum ToMain {
     Transition(Transition),
     /// An operator may have to act.
     Alarm(Alarm),
+    /// What [`ToHa::HandOver`] or [`ToHa::TakeOver`] asked for is not done.
+    HandOverRefused(Unable),
     /// What was recorded, in order. Entries of a message that gets lost are missing: the numbers tell.
     Recorded {
         /// Entries told before the first of these, since the router began.

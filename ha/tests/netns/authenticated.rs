@@ -2,9 +2,11 @@
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 
-use onearm_ha::auth::{Key, KeyId, PairKeys};
+use onearm_ha::auth::{Health, Key, KeyId, PairKeys};
 use onearm_ha::config::{Auth, Config, DatagramPath, Rollout};
+use onearm_ha::driver::{Exit, now};
 use onearm_ha::election::{Event, Role};
+use onearm_ha::process::ToHa;
 use onearm_ha::units::{Centiseconds, Priority, Vrid};
 use onearm_ha::wire::Address as _;
 use onearm_ha::wire::advert::{Advert, ChecksumForm};
@@ -102,6 +104,58 @@ fn an_authenticated_pair_moves_ownership_by_stop_cut_and_silence_and_counts_epoc
         a.wait_lease();
         wait_epoch(&a, 3);
         assert_never_two(&a.cell, &b.cell);
+    }
+}
+
+#[test]
+#[ignore = "needs root"]
+fn a_hand_over_arms_the_peer_and_yields_before_it_lets_go_whoever_is_told() {
+    for link in [false, true] {
+        let lab = lab(link);
+        let (a, b) = settled(&lab, &[A, B].map(|address| with_auth(address, 100, link)));
+        for node in [&a, &b] {
+            node.order(&ToHa::Health(Health::DATAPLANE));
+            // The owner first: it gives way to a healthier peer at once.
+            wait_until("the node to say what it can do", LONG, || {
+                let word = node.state().last_word.map(|spoken| spoken.word);
+                word.is_some_and(|word| word.health.has(Health::DATAPLANE))
+            });
+        }
+        // Refused until the peer is known to be able.
+        wait_until("a hand-over by A", LONG, || {
+            a.order(&ToHa::HandOver { force: false });
+            b.cell.holds()
+        });
+        assert_eq!((a.cell.times_yielded(), b.cell.times_yielded()), (1, 0));
+        assert!(b.cell.was_armed() && !a.cell.was_armed());
+        a.wait_role(Role::Standby);
+        wait_until("a hand-over asked for by A", LONG, || {
+            a.order(&ToHa::TakeOver);
+            a.cell.holds()
+        });
+        assert_eq!((a.cell.times_yielded(), b.cell.times_yielded()), (1, 1));
+        b.wait_role(Role::Standby);
+        let begun = now();
+        let (exit, a_cell) = a.stop();
+        assert_eq!(exit, Exit::Ordered);
+        assert!(
+            now().since(begun) >= 1_000_000_000,
+            "strays are passed on for a second"
+        );
+        assert!(b.cell.holds() && !a_cell.holds());
+        assert_eq!(a_cell.times_yielded(), 2);
+        let a = Node::start_with(&lab, "a", &with_auth(A, 100, link), &[], a_cell);
+        a.order(&ToHa::Health(Health::DATAPLANE));
+        a.wait_role(Role::Standby);
+        wait_until("B to know what A can do", LONG, || {
+            b.order(&ToHa::HandOver { force: false });
+            a.cell.holds()
+        });
+        b.wait_role(Role::Standby);
+        let (exit, a_cell) = a.orphan();
+        assert_eq!(exit, Exit::MainEnded);
+        assert_eq!((a_cell.times_yielded(), b.cell.holds()), (3, true));
+        assert_never_two(&a_cell, &b.cell);
     }
 }
 

@@ -25,18 +25,49 @@ pub(crate) const LONG: Duration = Duration::from_secs(10);
 pub(crate) struct Cell {
     writes: Arc<Mutex<Vec<(u64, u64)>>>,
     deadline: Arc<AtomicU64>,
+    /// Highest moment up to which it was armed.
+    armed: Arc<AtomicU64>,
+    /// Times it began to yield.
+    yielded: Arc<AtomicU64>,
+    yields: Arc<AtomicBool>,
 }
 
 impl LeaseSink for Cell {
+    fn write_yielding(&mut self, deadline_ns: u64) {
+        if !self.yields.swap(true, Ordering::SeqCst) {
+            self.yielded.fetch_add(1, Ordering::SeqCst);
+        }
+        self.note(deadline_ns);
+    }
+
+    fn arm(&mut self, until_ns: u64) {
+        self.armed.fetch_max(until_ns, Ordering::SeqCst);
+    }
+
+    fn relay(&mut self, _until_ns: u64) {}
+
     fn write(&mut self, deadline_ns: u64) {
-        self.deadline.store(deadline_ns, Ordering::SeqCst);
-        self.writes.lock().unwrap().push((now().as_nanos(), deadline_ns));
+        self.yields.store(false, Ordering::SeqCst);
+        self.note(deadline_ns);
     }
 }
 
 impl Cell {
+    fn note(&self, deadline_ns: u64) {
+        self.deadline.store(deadline_ns, Ordering::SeqCst);
+        self.writes.lock().unwrap().push((now().as_nanos(), deadline_ns));
+    }
+
     pub(crate) fn holds(&self) -> bool {
         self.deadline.load(Ordering::SeqCst) > now().as_nanos()
+    }
+
+    pub(crate) fn times_yielded(&self) -> u64 {
+        self.yielded.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn was_armed(&self) -> bool {
+        self.armed.load(Ordering::SeqCst) > 0
     }
 
     fn spans(&self) -> Vec<(u64, u64)> {
@@ -130,7 +161,7 @@ impl Node {
                     ToMain::Transition(transition) => notes.transitions.push(transition),
                     ToMain::Alarm(alarm) => notes.alarms.push(alarm),
                     ToMain::ConfigRefused(errors) => notes.refused = errors,
-                    ToMain::Recorded { .. } => {}
+                    ToMain::Recorded { .. } | ToMain::HandOverRefused(_) => {}
                 }
             }
         })
@@ -258,6 +289,7 @@ pub(crate) fn config(address: Ipv4Addr, interval_ms: u16) -> Config {
         witness: None,
         neighbours: Vec::new(),
         record: false,
+        stance: onearm_ha::election::Stance::Normal,
         main_silence: Config::MAIN_SILENCE,
     }
 }

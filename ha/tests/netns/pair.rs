@@ -62,7 +62,7 @@ fn one_node_owns_and_ownership_moves_by_stop_start_and_hand_over() {
         println!("{transport:?}: A heard 20 adverts of B in {held} ms");
         assert!(b.cell.holds() && !a.cell.holds());
 
-        b.order(&ToHa::HandOver);
+        b.order(&ToHa::HandOver { force: false });
         let took = a.wait_lease();
         println!("{transport:?}: hand-over by B, lease of A after {took} ms");
         assert!(took <= SOON);
@@ -171,7 +171,7 @@ fn b130_a_leg_made_anew_under_the_same_name_is_bound_again() {
     lab.ip("a", "addr add 192.0.2.11/24 dev eth0");
     a.wait_role(Role::Standby);
     // It hears on the new interface, and is heard on it.
-    b.order(&ToHa::HandOver);
+    b.order(&ToHa::HandOver { force: false });
     a.wait_lease();
     wait_until("B to hear A", LONG, || {
         b.state().election_counters.adverts_received > 100

@@ -28,6 +28,14 @@ impl LeaseSink for FileCell {
     fn write(&mut self, deadline_ns: u64) {
         pwrite(&self.0, &deadline_ns.to_ne_bytes(), 0).unwrap();
     }
+
+    fn write_yielding(&mut self, deadline_ns: u64) {
+        self.write(deadline_ns);
+    }
+
+    fn arm(&mut self, _until_ns: u64) {}
+
+    fn relay(&mut self, _until_ns: u64) {}
 }
 
 impl FileCell {
@@ -267,7 +275,7 @@ fn a_stopped_and_resumed_ha_process_never_makes_a_second_owner() {
         let owner_is_b = b.cell.holds();
         assert!(owner_is_b || a.cell.holds(), "nobody owns");
         if owner_is_b {
-            b.order(&ToHa::HandOver);
+            b.order(&ToHa::HandOver { force: false });
             a.wait_lease();
         }
         b.wait_role(Role::Standby);

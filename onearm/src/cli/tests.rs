@@ -74,6 +74,8 @@ fn status_of_an_active() -> Status {
             advert_interval_ms: 100,
             auth: "none".into(),
             authentication: None,
+            stance: "normal".into(),
+            peer_stance: None,
             preempt: false,
             realtime: true,
             has: HaStatus::FITNESS.map(str::to_owned).into(),

@@ -6,8 +6,9 @@ use std::time::Duration;
 use serde::de::DeserializeOwned;
 
 use super::{
-    ClientError, EventList, EventQuery, FlowList, FlowQuery, MAX_ANSWER, Operation, Outcome,
-    PROTOCOL_VERSION, ProbeRequest, ProbeResult, Request, Response, SOCKET_NAME, ServiceStatus, Status,
+    ClientError, EventList, EventQuery, FlowList, FlowQuery, HaAnswer, HaRequest, MAX_ANSWER, Operation,
+    Outcome, PROTOCOL_VERSION, ProbeRequest, ProbeResult, Request, Response, SOCKET_NAME, ServiceStatus,
+    Status,
 };
 
 /// How long the daemon may take for an answer, beside the time-out of a probe.
@@ -74,6 +75,14 @@ impl ControlClient {
         self.ask(Operation::Probe(request))
     }
 
+    /// `onearm ha`.
+    ///
+    /// # Errors
+    /// As [`Self::ask`].
+    pub fn ha(&mut self, request: HaRequest) -> Result<HaAnswer, ClientError> {
+        self.ask(Operation::Ha(request))
+    }
+
     /// Any request; `T` is the type the operation's documentation names.
     ///
     /// # Errors
@@ -82,9 +91,11 @@ impl ControlClient {
     pub fn ask<T: DeserializeOwned>(&mut self, operation: Operation) -> Result<T, ClientError> {
         let limit = match &operation {
             Operation::Probe(request) => ANSWER_LIMIT + Duration::from_millis(u64::from(request.timeout_ms)),
-            Operation::Status | Operation::Services | Operation::Flows(_) | Operation::Events(_) => {
-                ANSWER_LIMIT
-            }
+            Operation::Status
+            | Operation::Services
+            | Operation::Flows(_)
+            | Operation::Events(_)
+            | Operation::Ha(_) => ANSWER_LIMIT,
         };
         let mut line = serde_json::to_vec(&Request {
             version: PROTOCOL_VERSION,

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::error::Refusal;
 use super::events::EventQuery;
+use super::ha::HaRequest;
 
 /// Version of the request and answer format; a daemon refuses any other.
 pub const PROTOCOL_VERSION: u32 = 1;
@@ -42,6 +43,8 @@ pub enum Operation {
     Events(EventQuery),
     /// A [`ProbeResult`].
     Probe(ProbeRequest),
+    /// An [`super::HaAnswer`].
+    Ha(HaRequest),
 }
 
 /// One answer line.

@@ -11,9 +11,9 @@ use tokio::sync::{Semaphore, watch};
 use tokio::time::timeout;
 
 use super::{
-    EventList, EventQuery, FlowList, FlowQuery, MAX_ANSWER, MAX_FLOWS, MAX_REQUEST, Operation, Outcome,
-    PROTOCOL_VERSION, ProbeRequest, ProbeResult, Refusal, RefusalKind, Request, Response, SOCKET_NAME,
-    ServiceStatus, Status,
+    EventList, EventQuery, FlowList, FlowQuery, HaAnswer, HaRequest, MAX_ANSWER, MAX_FLOWS, MAX_REQUEST,
+    Operation, Outcome, PROTOCOL_VERSION, ProbeRequest, ProbeResult, Refusal, RefusalKind, Request, Response,
+    SOCKET_NAME, ServiceStatus, Status,
 };
 
 /// Connections served at one time; one more is answered `busy` and closed.
@@ -39,6 +39,8 @@ pub trait ControlBackend: Send + Sync + 'static {
     /// Connects to a VIP as a client on the leg. Refused ([`RefusalKind::Refused`]) on the Active, whose own packets to a
     /// VIP never leave. `request.timeout_ms` is already checked to be 1–30,000.
     fn probe(&self, request: ProbeRequest) -> impl Future<Output = Result<ProbeResult, Refusal>> + Send;
+    /// Moves ownership, or says where it may go; answers when that is done, within some seconds.
+    fn ha(&self, request: HaRequest) -> impl Future<Output = Result<HaAnswer, Refusal>> + Send;
 }
 
 /// The listening socket. Removed from the file system when dropped, unless a successor has put its own there.
@@ -233,6 +235,7 @@ async fn answer<B: ControlBackend>(request: &[u8], backend: &B) -> Result<serde_
         Operation::Probe(request) if ProbeRequest::TIMEOUT_MS.contains(&request.timeout_ms) => {
             value(backend.probe(request).await)
         }
+        Operation::Ha(request) => value(backend.ha(request).await),
         Operation::Probe(_) => Err(Refusal::usage("the time-out of a probe is 1 to 30,000 ms")),
     }
 }

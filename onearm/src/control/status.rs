@@ -219,6 +219,12 @@ pub struct HaStatus {
     pub authentication: Option<AuthenticationStatus>,
     /// `ha.preempt`.
     pub preempt: bool,
+    /// What the operator wants of this node: `normal`, `hold` or `maintenance`.
+    #[serde(default = "normal")]
+    pub stance: String,
+    /// The same of the peer; `None` = not known.
+    #[serde(default)]
+    pub peer_stance: Option<String>,
     /// Real-time priority was granted to the HA process.
     pub realtime: bool,
     /// What this node has of [`Self::FITNESS`]. Of two nodes the one that has the first of them that the other lacks owns the addresses.
@@ -297,6 +303,10 @@ impl TrackedState {
             Self::Failed => "FAILED",
         }
     }
+}
+
+fn normal() -> String {
+    "normal".to_owned()
 }
 
 /// How the election is authenticated.

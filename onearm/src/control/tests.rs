@@ -38,6 +38,15 @@ impl ControlBackend for Fixed {
     async fn probe(&self, _: ProbeRequest) -> Result<ProbeResult, Refusal> {
         Err(Refusal::state("this node is Active; ask the Standby"))
     }
+    async fn ha(&self, request: HaRequest) -> Result<HaAnswer, Refusal> {
+        Ok(HaAnswer {
+            node: "lb1".into(),
+            state: NodeState::Standby,
+            owner: Some("lb2".into()),
+            took_ms: Some(42),
+            message: format!("{request:?}"),
+        })
+    }
 }
 
 fn status() -> Status {
@@ -72,6 +81,8 @@ fn status() -> Status {
             advert_interval_ms: 100,
             auth: "none".into(),
             authentication: None,
+            stance: "normal".into(),
+            peer_stance: None,
             preempt: false,
             realtime: true,
             has: vec!["dataplane".into(), "legs".into()],

@@ -1,7 +1,9 @@
 //! Answers of the control API, from the board, the dataplane and the health checks.
 
 use std::collections::BTreeMap;
+use std::io;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use onearm_dataplane::{
@@ -10,14 +12,16 @@ use onearm_dataplane::{
 };
 
 use onearm_ha::config::Rollout;
+use onearm_ha::election::Stance;
 use onearm_ha::units::MonoTime;
-use tokio::sync::watch;
+use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::config::{Auth, Loaded, ModeFor, ServerConfig, ServiceConfig};
 use crate::control::{
     AuthenticationStatus, ClientsMode, ConfigStatus, ControlBackend, DataplaneStatus, EventList, EventQuery,
-    FlowEntry, FlowList, FlowQuery, HaStatus, LeaseStatus, NodeState, NodeStatus, PeerStatus, ProbeRequest,
-    ProbeResult, Refusal, RefusalKind, ServerHealth, ServerStatus, ServiceStatus, Status, Traffic,
+    FlowEntry, FlowList, FlowQuery, HaAnswer, HaRequest, HaStatus, LeaseStatus, NodeState, NodeStatus,
+    PeerStatus, ProbeRequest, ProbeResult, Refusal, RefusalKind, ServerHealth, ServerStatus, ServiceStatus,
+    Status, Traffic,
 };
 use crate::health::{Health, ServerKey, effective_weight};
 use crate::stream::view::View;
@@ -26,9 +30,8 @@ use super::authentication;
 use super::board::Board;
 use super::clock;
 use super::errands::Errands;
-use super::notices;
-use super::probe;
-use super::streaming;
+use super::node_loop::Order;
+use super::{notices, probe, stance, streaming};
 
 /// The daemon as the control API sees it.
 #[derive(Debug)]
@@ -51,6 +54,10 @@ pub(crate) struct Backend {
     pub(crate) stream: Option<watch::Receiver<View>>,
     /// When the daemon started, CLOCK_MONOTONIC ns.
     pub(crate) started_ns: u64,
+    /// To the main loop.
+    pub(crate) orders: mpsc::Sender<Order>,
+    /// Where what the operator wants is kept.
+    pub(crate) state_dir: PathBuf,
 }
 
 impl Backend {
@@ -160,6 +167,8 @@ impl ControlBackend for Backend {
                     peer_heard_ms: known.peer.map(|peer| ms_since(peer.heard_at.as_nanos())),
                 }),
                 preempt: pair.ha.preempt,
+                stance: facts.stance.to_owned(),
+                peer_stance: facts.peer_stance.map(str::to_owned),
                 realtime: facts.realtime,
                 has: facts
                     .health
@@ -242,6 +251,30 @@ impl ControlBackend for Backend {
             });
         }
         Ok(probe::probe(&self.loaded.node.name, request).await)
+    }
+
+    async fn ha(&self, request: HaRequest) -> Result<HaAnswer, Refusal> {
+        let (answer, answered) = oneshot::channel();
+        let gone = || Refusal::internal("onearmd is stopping");
+        self.orders
+            .send(Order { request, answer })
+            .await
+            .map_err(|_| gone())?;
+        let mut done = answered.await.map_err(|_| gone())??;
+        let stance = match request {
+            HaRequest::Switchover { .. } => return Ok(done),
+            HaRequest::Hold { on: true } => Stance::Hold,
+            HaRequest::Maintenance { on: true, .. } => Stance::Maintenance,
+            HaRequest::Hold { on: false } | HaRequest::Maintenance { on: false, .. } => Stance::Normal,
+        };
+        let directory = self.state_dir.clone();
+        let kept = tokio::task::spawn_blocking(move || stance::store(&directory, stance)).await;
+        if let Err(error) = kept.map_err(io::Error::other).and_then(|kept| kept) {
+            let kept = format!("; but this could not be kept across a restart of onearmd: {error}");
+            done.message.push_str(&kept);
+            return Err(Refusal::internal(done.message));
+        }
+        Ok(done)
     }
 }
 

@@ -7,6 +7,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use onearm_ha::auth::Health;
 use onearm_ha::config::Rollout;
 use onearm_ha::driver::PeerVoice;
+use onearm_ha::election::Stance;
 
 use crate::control::{
     EventList, EventLog, EventQuery, KeyStatus, LegStatus, NewEvent, NodeState, PeerStatus, Severity,
@@ -16,6 +17,7 @@ use crate::control::{
 use crate::track::Tracking;
 
 use super::clock;
+use super::stance;
 
 /// The board. Locked for moments only, never across a wait.
 #[derive(Debug)]
@@ -44,6 +46,10 @@ pub(crate) struct Facts {
     pub(crate) tracking: Option<Tracking>,
     /// Real-time priority was granted to the HA process.
     pub(crate) realtime: bool,
+    /// What the operator wants of this node.
+    pub(crate) stance: &'static str,
+    /// What is wanted of the peer, where that is known.
+    pub(crate) peer_stance: Option<&'static str>,
     /// Counters of the HA process.
     pub(crate) ha_counters: BTreeMap<String, u64>,
     /// With authentication: keys and the peer's speech.
@@ -92,6 +98,8 @@ impl Board {
             health: None,
             tracking: None,
             realtime: false,
+            stance: stance::word(Stance::Normal),
+            peer_stance: None,
             ha_counters: BTreeMap::new(),
             authentication: None,
             legs: Vec::new(),

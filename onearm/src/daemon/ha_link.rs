@@ -36,8 +36,8 @@ const LOOK: Duration = Duration::from_millis(200);
 /// An HA process that says nothing for so long hangs: it is killed, and its end acted on. Far longer than any stall that
 /// real-time priority allows; its lease ended by itself long before.
 const SILENCE_NANOS: u64 = 1_000_000_000;
-/// How long the HA process may take to hand over and end.
-const STOP_LIMIT: Duration = Duration::from_secs(2);
+/// How long the HA process may take to hand over, pass strays on for a second, and end.
+const STOP_LIMIT: Duration = Duration::from_secs(3);
 
 /// How long after SIGKILL its end is waited for.
 const KILL_LIMIT: Duration = Duration::from_millis(500);
@@ -238,6 +238,14 @@ impl HaLink {
         }
         self.owned = owned;
         Ok(())
+    }
+
+    /// Gives it an order of the operator's.
+    ///
+    /// # Errors
+    /// When it takes no orders.
+    pub(crate) fn order(&self, message: &ToHa) -> anyhow::Result<()> {
+        Ok(self.end.send(message, PATIENCE)?)
     }
 
     /// Gives it the links of programs attached anew.

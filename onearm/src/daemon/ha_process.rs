@@ -22,6 +22,18 @@ impl LeaseSink for Cell {
     fn write(&mut self, deadline_ns: u64) {
         self.0.write(deadline_ns);
     }
+
+    fn write_yielding(&mut self, deadline_ns: u64) {
+        self.0.write_yielding(deadline_ns);
+    }
+
+    fn arm(&mut self, until_ns: u64) {
+        self.0.arm(until_ns);
+    }
+
+    fn relay(&mut self, until_ns: u64) {
+        self.0.relay(until_ns);
+    }
 }
 
 /// Runs until ordered to stop or the main process ends.

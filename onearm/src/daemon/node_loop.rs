@@ -2,6 +2,7 @@
 
 mod election;
 mod history;
+mod orders;
 mod reload;
 mod tracking;
 
@@ -11,7 +12,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use onearm_dataplane::{Event as Seen, EventStream, LeaseCell, Timed};
-use onearm_ha::election::LegFault;
+use onearm_ha::election::{LegFault, Stance};
 use onearm_ha::membership::{self, KnownProtocol, Memberships};
 use onearm_netcfg::Event as KernelEvent;
 use sd_notify::NotifyState;
@@ -25,6 +26,8 @@ use crate::control::Severity;
 use crate::stream::wire::Message;
 use crate::track::Tracking;
 
+pub(crate) use orders::Order;
+use orders::Pending;
 pub(crate) use reload::Files;
 
 use super::authentication::{Authentication, Refusals};
@@ -54,6 +57,7 @@ const GUESTS_GATHER: Duration = Duration::from_millis(5);
 pub(crate) struct Inputs {
     pub(crate) events: Option<EventStream>,
     pub(crate) kernel: mpsc::Receiver<KernelEvent>,
+    pub(crate) orders: mpsc::Receiver<Order>,
 }
 
 /// A node with its HA process.
@@ -92,6 +96,10 @@ struct Running {
     scripts: Scripts,
     said: mpsc::Receiver<Said>,
     history: history::History,
+    /// What the operator wants of this node.
+    stance: Stance,
+    /// What is being carried out.
+    pending: Option<Pending>,
 }
 
 /// Runs until SIGTERM or SIGINT, then stops in order: ownership first, programs next, borrowed settings last.
@@ -105,11 +113,12 @@ pub(crate) async fn run(
     Inputs {
         mut events,
         kernel: mut kernel_events,
+        mut orders,
     }: Inputs,
     (streaming, errands): (Option<Streaming>, Option<Arc<Errands>>),
     recording: Option<Recording>,
     files: Files,
-    (auth, epochs): (Option<Authentication>, Option<Epochs>),
+    (auth, epochs, stance): (Option<Authentication>, Option<Epochs>, Stance),
 ) -> anyhow::Result<()> {
     let mut hangup = signal(SignalKind::hangup()).context("SIGHUP cannot be caught")?;
     let mut terminate = signal(SignalKind::terminate()).context("SIGTERM cannot be caught")?;
@@ -151,8 +160,11 @@ pub(crate) async fn run(
         scripts,
         said,
         history: history::History::default(),
+        stance,
+        pending: None,
     };
     running.look_at_quorums();
+    running.show_stances(stance, None);
     running.show_authentication();
     running.settle().await;
     tell_systemd(NotifyState::Ready);
@@ -166,6 +178,8 @@ pub(crate) async fn run(
             Some(()) = hangup.recv() => running.reload(),
             read = reload::read(&mut running.reading) => running.have_read(read).await,
             news = news(&mut running.ha) => running.news(news).await,
+            Some(order) = orders.recv() => running.order(order).await,
+            () = at(running.pending.as_ref().map(Pending::due)) => running.give_order_up("time is up"),
             changed = picture.changed() => {
                 changed.context("nobody watches the kernel any more")?;
                 picture.borrow_and_update();

@@ -11,6 +11,7 @@ use onearm_dataplane::Dataplane;
 use onearm_netcfg::{Kernel, Netcfg, Place, StateDir};
 use onearm_types::GroupId;
 use sha2::Digest as _;
+use tokio::sync::mpsc;
 use tracing_subscriber::EnvFilter;
 
 use crate::cli::Exit;
@@ -33,8 +34,10 @@ use super::node_loop::{self, Files, Inputs};
 use super::options::Options;
 use super::recording::Recording;
 use super::streaming::Streaming;
-use super::{clock, ha_process};
+use super::{clock, ha_process, stance};
 
+/// Orders of operators that wait; one more makes its connection wait.
+const ORDERS: usize = 4;
 /// Descriptors wanted: health checks, control connections, links, and some more.
 const DESCRIPTORS: u64 = 16_384;
 
@@ -182,6 +185,7 @@ async fn serve(options: &Options, mut loaded: Loaded) -> anyhow::Result<()> {
     let errands = streaming
         .as_ref()
         .map(|streaming| Errands::new(streaming.voice.clone(), Arc::clone(&loaded), Arc::clone(&board)));
+    let (orders, ordered) = mpsc::channel(ORDERS);
     let backend = Arc::new(Backend {
         loaded: Arc::clone(&loaded),
         board: Arc::clone(&board),
@@ -192,6 +196,8 @@ async fn serve(options: &Options, mut loaded: Loaded) -> anyhow::Result<()> {
         errands: errands.clone(),
         stream: streaming.as_ref().map(|streaming| streaming.view.clone()),
         started_ns,
+        orders,
+        state_dir: options.state_dir.clone(),
     });
     let group = options.group.as_deref().or(loaded.node.control_group.as_deref());
     let bind = || ControlServer::bind(&options.run_dir, group);
@@ -216,7 +222,9 @@ async fn serve(options: &Options, mut loaded: Loaded) -> anyhow::Result<()> {
     let inputs = Inputs {
         events,
         kernel: netcfg_events,
+        orders: ordered,
     };
+    let stance = stance::load(&options.state_dir);
     let outcome = node_loop::run(
         node,
         lease,
@@ -224,7 +232,7 @@ async fn serve(options: &Options, mut loaded: Loaded) -> anyhow::Result<()> {
         (streaming, errands),
         recording,
         files,
-        (auth, epochs),
+        (auth, epochs, stance),
     )
     .await;
     beside.stop().await;

@@ -12,7 +12,11 @@ const LATE_NANOS: u64 = 50_000_000;
 
 impl Election {
     pub(super) fn hear_as_active(&mut self, now: MonoTime, heard: &PairMessage, tenure: Tenure) {
+        self.hear_signs_as_active(now, heard);
         if let Some(event) = self.reason_to_yield(now, heard) {
+            if self.prefers_order(now, heard, event, tenure) {
+                return;
+            }
             if heard.kind == Kind::Owner && heard.said.is_some() {
                 self.note_contention(heard, true);
                 self.alarm(now, Alarm::Contended);
@@ -93,6 +97,8 @@ impl Election {
         self.epoch_known = self.epoch_known.saturating_add(1);
         self.epoch = self.epoch_known;
         self.counters.became_active += 1;
+        self.asking_until = None;
+        self.handing = None;
         let tenure = Tenure {
             advertise_at: now,
             renew_at: now.plus(lease::RENEW_NANOS),
@@ -142,6 +148,7 @@ impl Election {
             },
         );
         if !tenure.leased {
+            self.end_grants();
             self.outputs.push_back(Output::StartAnnouncing);
         }
     }
@@ -188,6 +195,7 @@ impl Election {
     pub(super) fn leave_active(&mut self) {
         if let State::Active(_) = self.state {
             self.lease_deadline = MonoTime::ZERO;
+            self.handing = None;
             self.change = None;
             self.outputs.push_back(Output::ClearLease);
             self.outputs.push_back(Output::StopAnnouncing);

@@ -1,6 +1,8 @@
 //! What only authenticated messages tell: epochs, freshness, health; and what a node knows of its own hearing.
 
-use super::{Alarm, Election, Event, Freshness, Health, Kind, MonoTime, PairMessage, Peer, Priority, Role};
+use super::{
+    Alarm, Election, Event, Freshness, Health, Kind, MonoTime, PairMessage, Peer, Priority, Role, Signs,
+};
 
 /// A message that proves its sender makes it present for so long: ten times the longest time between two HA datagrams.
 /// Nanoseconds.
@@ -32,6 +34,7 @@ impl Election {
         self.peer = Some(Peer {
             kind: heard.kind,
             health: said.health,
+            signs: said.signs,
             at: heard.at,
             proved_at: if said.freshness == Freshness::Proved {
                 Some(now)
@@ -63,6 +66,7 @@ impl Election {
                 let is_better = said.epoch > self.epoch || said.epoch == self.epoch && by_priority;
                 is_better.then_some(Event::BetterAdvert)
             }
+            Kind::Preempt if self.is_held() => None,
             Kind::Preempt => {
                 let own = (self.health_at(now), self.priority(), self.settings.address);
                 ((said.health, heard.priority, heard.source) > own).then_some(Event::BetterAdvert)
@@ -82,6 +86,9 @@ impl Election {
         let Some(peer) = self.peer.filter(|peer| peer.kind == Kind::Standby) else {
             return false;
         };
+        if self.is_held() || peer.signs.has(Signs::MAINTENANCE) {
+            return false;
+        }
         let is_better = peer.compared && peer.better_since.is_some() && peer.health > self.health_at(now);
         let asked_again = |since| self.looked_at >= since;
         is_better && self.better_by_witness_since(now).is_none_or(asked_again)
@@ -180,14 +187,14 @@ impl Election {
         !self.receives(now, patience)
     }
 
-    /// Whether this node may ask for the addresses: its leg received something since an advert was missing, and no clone
-    /// of it is about.
+    /// Whether this node may ask for the addresses: its leg received something since an advert was missing, no clone
+    /// of it is about, and its operator lets it.
     pub(super) fn may_claim(&self, now: MonoTime, active_down_at: MonoTime) -> bool {
         let missing_since = active_down_at
             .minus(self.wait_nanos())
             .plus(self.learned_nanos + self.learned_nanos / 4);
         let hears = !self.reception_asked || self.leg_received_at >= missing_since;
-        hears && self.is_alone(now)
+        hears && self.may_own(now)
     }
 
     /// Whether no clone of this node is about.

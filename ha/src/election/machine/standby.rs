@@ -42,7 +42,13 @@ impl Election {
             }
             Kind::Standby | Kind::Idle => return,
             Kind::Preempt if heard.said.is_some() => return,
-            Kind::Owner => self.unproved_since = None,
+            Kind::Owner => {
+                self.unproved_since = None;
+                // The peer took over after this node had released: its next release crosses none.
+                if heard.said.is_some_and(|said| said.epoch > self.epoch) {
+                    self.released_at = None;
+                }
+            }
             Kind::Claim | Kind::Preempt => {}
         }
         let mut wait = self.wait_nanos();
@@ -135,6 +141,7 @@ impl Election {
         let own = self.priority();
         let is_impaired = heard.priority <= Priority::IMPAIRED && own > Priority::IMPAIRED;
         heard.kind != Kind::Claim
+            && !self.is_held()
             && heard.priority < own
             && (is_impaired || self.settings.preempt && !self.preemption_rests)
     }
@@ -157,7 +164,7 @@ impl Election {
                 if now > active_down_at.plus(half) {
                     self.oversleep(now);
                 } else if now >= active_down_at
-                    && !(self.receives(now, self.wait_nanos()) && self.is_alone(now))
+                    && !(self.receives(now, self.wait_nanos()) && self.may_own(now))
                 {
                     self.hold_back(now);
                 } else if now >= active_down_at {
@@ -240,9 +247,9 @@ impl Election {
         self.state = self.fresh_wait(now);
     }
 
-    /// The wait is over, but this node would serve nobody, or own beside a clone of it: looks again in half an interval.
+    /// The wait is over, but this node would serve nobody, own beside a clone of it, or against its operator: looks again in half an interval.
     pub(super) fn hold_back(&mut self, now: MonoTime) {
-        if self.is_alone(now) {
+        if self.may_own(now) {
             self.counters.deaf += 1;
             self.alarm(now, Alarm::Deaf);
         }

@@ -53,6 +53,7 @@ impl Running {
         let config = match plan::ha_config(&loaded.node, &loaded.pair, &picture, self.auth.as_ref()) {
             Ok(Some(config)) => onearm_ha::config::Config {
                 record: self.recording.is_some(),
+                stance: self.stance,
                 ..config
             },
             Ok(None) => return,
@@ -120,6 +121,7 @@ impl Running {
         let Some((ha, mut heard)) = self.ha.take() else {
             return;
         };
+        self.give_order_up("a leg has no program");
         ha.stop(&mut heard).await;
         self.lease.clear();
         self.node.board.record(
@@ -186,7 +188,9 @@ impl Running {
                 }
                 self.again_by(Instant::now() + RETRY);
             }
+            News::Message(ToMain::HandOverRefused(unable)) => self.refused(unable),
             News::Ended => {
+                self.give_order_up("the HA process died");
                 if let Some((ha, _)) = self.ha.take() {
                     ha.kill();
                 }
@@ -234,6 +238,7 @@ impl Running {
             facts.realtime = state.grants.realtime;
             facts.ha_counters = counters(state);
         }
+        self.show_stances(election.stance, election.peer_stance);
         self.other_legs(state);
         self.authentication(state);
         self.look_back(state);
@@ -245,6 +250,7 @@ impl Running {
         if before != *ownership {
             self.settle().await;
         }
+        self.ordered_state().await;
     }
 
     /// What the status shows of the keys.
@@ -341,6 +347,7 @@ impl Running {
         self.role_changed(node_state(transition.prev), &reason);
         self.remember(transition, &reason).await;
         self.settle().await;
+        self.ordered_transition(transition).await;
     }
 }
 

@@ -144,6 +144,7 @@ pub(crate) fn ha_config(
             .filter(|witness| is_asked(node, leg, picture, *witness)),
         neighbours: neighbours(node, pair, leg, picture),
         record: false,
+        stance: onearm_ha::election::Stance::Normal,
         main_silence: Config::MAIN_SILENCE,
     }))
 }

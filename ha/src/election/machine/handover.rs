@@ -1,0 +1,316 @@
+//! A hand-over that loses nothing: the owner *arms* the peer, yields to it what has no flow, and then lets go.
+//!
+//! ```text
+//!   owner (A)                                   peer (B), a Standby
+//!   Arming    says `ARMS` every 5 ms ─────────► armed for 200 ms from receipt: acts on what A passes on
+//!             ◄──────────────────────── `ARMED`
+//!   Yielding  makes no flows, passes on what
+//!             has none, still answers; 30 ms
+//!   release   lease cleared, passes all on ───► owns under the next epoch, announces, is armed no more
+//! ```
+//!
+//! Everything said is a sign in messages that go anyway, so that nothing hangs on one of them: the owner's says `ARMS` as
+//! long as it wants, each renews the grant, and the peer's says `ARMED` as long as that lasts. B never owns by being armed: it takes
+//! a lease after a release that is proved, or after the wait. A counts the grant from when it *sent* what B has heard, and as
+//! shorter than B does, so what it passes on finds B armed; whatever dies or stalls, both ends come by themselves.
+
+use super::{Election, Event, Freshness, Health, Kind, MonoTime, Output, PairMessage, State, Tenure};
+use crate::auth::Signs;
+use crate::election::vocabulary::{Stance, Unable};
+
+/// How long one message arms. Nanoseconds.
+pub const GRANT_NANOS: u64 = 200_000_000;
+/// What the owner counts on of it: both clocks may be slewed by 9 %. Nanoseconds.
+const TRUSTED_NANOS: u64 = 160_000_000;
+/// With less than this left of the grant the owner makes flows itself again. Nanoseconds.
+const LEAST_NANOS: u64 = 40_000_000;
+/// Time between two messages that arm. Nanoseconds.
+const REPEAT_NANOS: u64 = 5_000_000;
+/// The peer is asked for so long. Nanoseconds.
+const PATIENCE_NANOS: u64 = 200_000_000;
+/// What has been sent to a server before the owner yielded is answered within this. Nanoseconds.
+const DRAIN_NANOS: u64 = 30_000_000;
+/// Strays are passed on so long without the main process's word. Nanoseconds.
+const RELAY_NANOS: u64 = 5_000_000_000;
+/// The owner is asked to hand over for so long. Nanoseconds.
+const ASK_NANOS: u64 = 1_000_000_000;
+/// What a node must be able to do to be handed anything.
+const FIT: Health = Health(Health::DATAPLANE.0 | Health::RECEIVES.0 | Health::LEGS.0);
+
+/// A hand-over under way, on the owner.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Handing {
+    why: Event,
+    /// Lets go even if the peer does not answer.
+    must: bool,
+    /// Since when messages arm.
+    since: MonoTime,
+    repeat_at: MonoTime,
+    step: Step,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Step {
+    Arming {
+        give_up_at: MonoTime,
+    },
+    Yielding {
+        done_at: MonoTime,
+        armed_until: MonoTime,
+    },
+}
+
+impl Handing {
+    pub(super) fn deadline(self) -> MonoTime {
+        self.repeat_at.min(match self.step {
+            Step::Arming { give_up_at } => give_up_at,
+            Step::Yielding { done_at, armed_until } => done_at.min(armed_until.minus(LEAST_NANOS)),
+        })
+    }
+}
+
+impl Election {
+    /// Why the peer cannot be handed anything, if so. One that has just released waits again.
+    pub(super) fn unable(&self, now: MonoTime) -> Option<Unable> {
+        let Some(peer) = self.peer.filter(|_| self.peer_is_there(now)) else {
+            return Some(Unable::PeerSilent);
+        };
+        if peer.signs.has(Signs::MAINTENANCE) {
+            Some(Unable::PeerInMaintenance)
+        } else if !matches!(peer.kind, Kind::Standby | Kind::Preempt | Kind::Release) {
+            Some(Unable::PeerNotStandby)
+        } else if !peer.health.has(FIT) {
+            Some(Unable::PeerUnfit(peer.health))
+        } else {
+            None
+        }
+    }
+
+    /// As the Active: hand over; if the node `must` let go, it does so in the end however the peer is.
+    pub(super) fn hand_over(&mut self, now: MonoTime, why: Event, must: bool) {
+        if let Some(handing) = &mut self.handing {
+            if must {
+                (handing.why, handing.must) = (why, true);
+            }
+            return;
+        }
+        match self.unable(now) {
+            _ if !self.settings.authenticated => self.let_go(now, why),
+            Some(_) if must => self.let_go(now, why),
+            Some(unable) => self.refuse_hand_over(unable),
+            None => {
+                let give_up_at = now.plus(PATIENCE_NANOS);
+                self.handing = Some(Handing {
+                    why,
+                    must,
+                    since: now,
+                    repeat_at: now.plus(REPEAT_NANOS),
+                    step: Step::Arming { give_up_at },
+                });
+                self.outputs.push_back(Output::Speak);
+            }
+        }
+    }
+
+    /// Releases, and goes where this node has a place now.
+    pub(super) fn let_go(&mut self, now: MonoTime, why: Event) {
+        self.relay(now.plus(RELAY_NANOS));
+        self.release(now);
+        self.preemption_rests |= why == Event::HandOver;
+        let out = self.stopped || self.main_silent;
+        let state = if out {
+            State::Initialize
+        } else {
+            self.fresh_wait(now)
+        };
+        self.enter(now, state, why);
+    }
+
+    /// As the Active: what is due of a hand-over. Whether this node has let go.
+    pub(super) fn judge_hand_over(&mut self, now: MonoTime) -> bool {
+        let Some(mut handing) = self.handing else {
+            return false;
+        };
+        match handing.step {
+            Step::Arming { give_up_at } if now >= give_up_at => {
+                self.handing = None;
+                if handing.must {
+                    self.let_go(now, handing.why);
+                    return true;
+                }
+                self.refuse_hand_over(Unable::NoAnswer);
+                return false;
+            }
+            Step::Yielding { armed_until, .. } if now.plus(LEAST_NANOS) >= armed_until => {
+                self.outputs.push_back(Output::Yield(false));
+                let give_up_at = now.plus(PATIENCE_NANOS);
+                handing.step = Step::Arming { give_up_at };
+            }
+            Step::Yielding { done_at, .. } if now >= done_at => {
+                self.counters.handed_over += 1;
+                self.let_go(now, handing.why);
+                return true;
+            }
+            Step::Arming { .. } | Step::Yielding { .. } => {}
+        }
+        if now >= handing.repeat_at {
+            handing.repeat_at = now.plus(REPEAT_NANOS);
+            self.outputs.push_back(Output::Speak);
+        }
+        self.handing = Some(handing);
+        false
+    }
+
+    /// As the Active: what a message says of hand-overs.
+    pub(super) fn hear_signs_as_active(&mut self, now: MonoTime, heard: &PairMessage) {
+        let Some(said) = heard.said.filter(|said| said.freshness == Freshness::Proved) else {
+            return;
+        };
+        if said.signs.has(Signs::ASKS) {
+            self.hand_over(now, Event::HandOver, false);
+        }
+        let heard_at = now.minus(said.unheard_nanos);
+        let Some(handing) = &mut self.handing else { return };
+        // Only a message that armed shows that the grant is of this hand-over.
+        if !said.signs.has(Signs::ARMED) || heard_at < handing.since {
+            return;
+        }
+        let until = heard_at.plus(TRUSTED_NANOS);
+        match &mut handing.step {
+            Step::Arming { .. } if until > now.plus(LEAST_NANOS) => {
+                let done_at = now.plus(DRAIN_NANOS);
+                handing.step = Step::Yielding {
+                    done_at,
+                    armed_until: until,
+                };
+                self.relay(now.plus(RELAY_NANOS));
+                self.outputs.push_back(Output::Yield(true));
+            }
+            Step::Arming { .. } => {}
+            Step::Yielding { armed_until, .. } => *armed_until = until.max(*armed_until),
+        }
+    }
+
+    /// As the Standby: the owner arms this node, if it can serve.
+    pub(super) fn hear_signs_as_standby(&mut self, now: MonoTime, heard: &PairMessage) {
+        let Some(said) = heard.said.filter(|said| said.freshness == Freshness::Proved) else {
+            return;
+        };
+        if heard.kind != Kind::Owner || !said.signs.has(Signs::ARMS) || said.epoch != self.epoch_known {
+            return;
+        }
+        if self.may_own(now) && self.health_at(now).has(FIT) {
+            self.counters.armed += u64::from(now >= self.armed_until);
+            self.arm(now.plus(GRANT_NANOS));
+            self.outputs.push_back(Output::Speak);
+        } else if now < self.armed_until {
+            self.arm(MonoTime::ZERO);
+        }
+    }
+
+    pub(super) fn arm(&mut self, until: MonoTime) {
+        self.armed_until = until;
+        self.outputs.push_back(Output::Arm { until });
+    }
+
+    fn relay(&mut self, until: MonoTime) {
+        self.relays = until > MonoTime::ZERO;
+        self.outputs.push_back(Output::Relay { until });
+    }
+
+    /// The lease is held: what only a hand-over permits ends.
+    pub(super) fn end_grants(&mut self) {
+        if self.armed_until > MonoTime::ZERO {
+            self.arm(MonoTime::ZERO);
+        }
+        if self.relays {
+            self.relay(MonoTime::ZERO);
+        }
+    }
+
+    /// The operator wants this node to own the addresses.
+    pub(super) fn ask_for_hand_over(&mut self, now: MonoTime) {
+        let unable = match (self.state, self.peer.filter(|_| self.peer_is_there(now))) {
+            (State::Initialize | State::Active(_), _) => Some(Unable::NotStandby),
+            (State::Standby { .. }, _) if !self.settings.authenticated => Some(Unable::NotAuthenticated),
+            (State::Standby { .. }, _) if self.settings.stance == Stance::Maintenance => {
+                Some(Unable::InMaintenance)
+            }
+            (State::Standby { .. }, None) => Some(Unable::PeerSilent),
+            (State::Standby { .. }, Some(peer)) => {
+                (peer.kind != Kind::Owner).then_some(Unable::PeerNotActive)
+            }
+        };
+        if let Some(unable) = unable {
+            self.refuse_hand_over(unable);
+            return;
+        }
+        self.asking_until = Some(now.plus(ASK_NANOS));
+        self.outputs.push_back(Output::Speak);
+    }
+
+    /// As the Standby: the owner did not do what it was asked for.
+    pub(super) fn judge_asking(&mut self, now: MonoTime) {
+        if self.asking_until.is_some_and(|until| now >= until) {
+            self.asking_until = None;
+            self.refuse_hand_over(Unable::NoAnswer);
+        }
+    }
+
+    pub(super) fn refuse_hand_over(&mut self, unable: Unable) {
+        self.outputs.push_back(Output::RefuseHandOver(unable));
+    }
+
+    /// What this node says of hand-overs and of what its operator wants.
+    pub(crate) fn signs(&self, now: MonoTime) -> Signs {
+        let stance = match self.settings.stance {
+            Stance::Normal => Signs::default(),
+            Stance::Hold => Signs::HOLDS,
+            Stance::Maintenance => Signs::MAINTENANCE,
+        };
+        match self.state {
+            State::Active(_) if self.handing.is_some() => stance.with(Signs::ARMS),
+            State::Standby { .. } => {
+                let armed = if now < self.armed_until {
+                    Signs::ARMED
+                } else {
+                    Signs::default()
+                };
+                let asks = if self.asking_until.is_some() {
+                    Signs::ASKS
+                } else {
+                    Signs::default()
+                };
+                stance.with(armed).with(asks)
+            }
+            State::Initialize | State::Active(_) => stance,
+        }
+    }
+
+    /// Whether this node may own at all: no clone of it is about, and its operator lets it.
+    pub(super) fn may_own(&self, now: MonoTime) -> bool {
+        self.is_alone(now) && self.settings.stance != Stance::Maintenance
+    }
+
+    /// Whether an operator wants ownership to stay where it is, on either node.
+    pub(super) fn is_held(&self) -> bool {
+        let peer = self.peer.is_some_and(|peer| peer.signs.has(Signs::HOLDS));
+        peer || self.settings.stance != Stance::Normal
+    }
+
+    /// Whether a better peer, which asks this node to let go, is handed everything in order instead.
+    pub(super) fn prefers_order(
+        &mut self,
+        now: MonoTime,
+        heard: &PairMessage,
+        event: Event,
+        tenure: Tenure,
+    ) -> bool {
+        if heard.kind != Kind::Preempt || heard.said.is_none() || self.unable(now).is_some() {
+            return false;
+        }
+        self.hand_over(now, event, true);
+        self.answer(now, tenure);
+        true
+    }
+}

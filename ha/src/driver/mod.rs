@@ -291,6 +291,7 @@ impl<S: LeaseSink> Driver<S> {
                 }
             }
             ToHa::HandOver { force } => self.tell_election(now, Input::HandOverOrdered { force }),
+            ToHa::PeerLegs(known) => self.tell_election(now, Input::PeerLegsKnown(known)),
             ToHa::TakeOver => self.tell_election(now, Input::TakeOverOrdered),
             ToHa::Stop => self.end(now, Exit::Ordered),
             ToHa::Hold { lease: _ } => close_aside(std::mem::replace(&mut self.links, descriptors)),

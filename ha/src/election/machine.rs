@@ -147,6 +147,8 @@ pub struct Election {
     contention: Option<Contention>,
     /// A hand-over under way, on the Active.
     handing: Option<Handing>,
+    /// Frames can be passed on to the peer, and be known to come from it.
+    peer_legs_known: bool,
     /// End of the last grant of the peer's.
     armed_until: MonoTime,
     /// [`Output::Relay`] was ordered since this node last owned.
@@ -195,6 +197,7 @@ impl Election {
             peer_said: None,
             contention: None,
             handing: None,
+            peer_legs_known: true,
             armed_until: MonoTime::ZERO,
             relays: false,
             asking_until: None,
@@ -486,6 +489,7 @@ impl Election {
             (State::Active(_), Input::HandOverOrdered { force: false }) => {
                 self.hand_over(now, Event::HandOver, false);
             }
+            (_, Input::PeerLegsKnown(known)) => self.peer_legs_known = known,
             (_, Input::TakeOverOrdered) => self.ask_for_hand_over(now),
             (State::Initialize, Input::StopOrdered) => self.stopped = true,
             (State::Standby { .. }, Input::StopOrdered) => {

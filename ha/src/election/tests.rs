@@ -285,6 +285,12 @@ fn every_state_and_input_has_its_answer() {
             Standby,
             &["relay", "clear", "hush", "send Release 0", "standby HandOver"],
         ),
+        ("initialize", "peer legs", Initialize, &[]),
+        ("waiting", "peer legs", Standby, &[]),
+        ("released", "peer legs", Standby, &[]),
+        ("claiming", "peer legs", Standby, &[]),
+        ("preempting", "peer legs", Standby, &[]),
+        ("active", "peer legs", Active, &[]),
         ("initialize", "take over", Initialize, &["refuse NotStandby"]),
         ("waiting", "take over", Standby, &["refuse NotAuthenticated"]),
         ("released", "take over", Standby, &["refuse NotAuthenticated"]),
@@ -384,6 +390,7 @@ fn every_state_and_input_has_its_answer() {
                 bench.give(Input::DeadlineReached);
             }
             "hand over" => bench.give(Input::HandOverOrdered { force: false }),
+            "peer legs" => bench.give(Input::PeerLegsKnown(false)),
             "take over" => bench.give(Input::TakeOverOrdered),
             "stop" => bench.give(Input::StopOrdered),
             "main silent" => bench.give(Input::MainFellSilent),
@@ -1338,6 +1345,7 @@ fn a_node_that_could_not_serve_is_not_armed_and_lays_a_grant_down() {
     for input in [
         Input::HealthChanged(FIT.without(Health::DATAPLANE)),
         Input::HealthChanged(FIT.without(Health::LEGS)),
+        Input::PeerLegsKnown(false),
         Input::Reconfigured(Settings {
             stance: Stance::Maintenance,
             ..authenticated()

@@ -56,6 +56,8 @@ pub enum Unable {
     NotAuthenticated,
     /// This node is in maintenance.
     InMaintenance,
+    /// The dataplane does not know the peer's MAC on every leg.
+    PeerLegsUnknown,
     /// The peer did not prove lately that it hears this node.
     PeerSilent,
     /// The peer takes no part.
@@ -196,6 +198,8 @@ pub enum Input {
     },
     /// The operator wants this node to own the addresses: the peer is to hand over.
     TakeOverOrdered,
+    /// Whether the dataplane knows the peer's MAC on every leg: without it nothing is handed over in order. `true` until told.
+    PeerLegsKnown(bool),
     /// The process is to end (also: the main process ended): once what is owned is handed over, or, given again, at once.
     StopOrdered,
     /// No heartbeat of the main process for too long.

@@ -45,6 +45,8 @@ pub enum ToHa {
     },
     /// Ask the peer for ownership.
     TakeOver,
+    /// Whether the programs know the peer's MAC on every leg. `true` until told otherwise.
+    PeerLegs(bool),
     /// Hand over if Active, then end.
     Stop,
     /// Descriptors come with this packet: the map of the lease cell first if `lease` is set, then the XDP links, to be

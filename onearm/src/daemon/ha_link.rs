@@ -68,6 +68,8 @@ pub(crate) struct HaLink {
     owned: Vec<OwnedAddress>,
     /// What it was told last of this node's health.
     health: Health,
+    /// What it was told of the peer's legs.
+    peer_legs: Option<bool>,
 }
 
 /// A panic of another holder left it whole: each is changed by one call.
@@ -106,6 +108,7 @@ impl HaLink {
             config: Some(config.clone()),
             owned: owned.to_vec(),
             health,
+            peer_legs: None,
         };
         let (news, heard) = mpsc::channel(NEWS);
         let begun = link
@@ -246,6 +249,18 @@ impl HaLink {
     /// When it takes no orders.
     pub(crate) fn order(&self, message: &ToHa) -> anyhow::Result<()> {
         Ok(self.end.send(message, PATIENCE)?)
+    }
+
+    /// Tells it whether the programs know the peer's legs.
+    ///
+    /// # Errors
+    /// When it takes no orders.
+    pub(crate) fn tell_peer_legs(&mut self, known: bool) -> anyhow::Result<()> {
+        if self.peer_legs != Some(known) {
+            self.order(&ToHa::PeerLegs(known))?;
+            self.peer_legs = Some(known);
+        }
+        Ok(())
     }
 
     /// Gives it the links of programs attached anew.

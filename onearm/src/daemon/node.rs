@@ -128,6 +128,17 @@ impl Node {
         self.legs.all_bound(&self.loaded.node.legs) && self.done.tables.is_some()
     }
 
+    /// Whether the programs know the peer's MAC on every leg: else nothing can be passed on to it, nor be known to come from it.
+    pub(crate) fn knows_peer_legs(&self) -> bool {
+        let known = |id| {
+            let mut legs = self.done.legs.iter();
+            legs.any(|leg| leg.id == id && leg.peer_mac.is_some())
+        };
+        let legs = self.loaded.node.legs.iter().enumerate();
+        let mut serving = legs.filter(|(_, leg)| leg.role.carries_traffic());
+        serving.all(|(index, _)| known(plan::leg_id(index)))
+    }
+
     /// One pass.
     pub(crate) async fn settle(&mut self) -> Settled {
         let picture = self.picture.borrow_and_update().clone();

@@ -302,6 +302,7 @@ impl Running {
         self.hold_links().await;
         self.keep_memberships();
         self.keep_ha().await;
+        self.tell_peer_legs();
         self.keep_stream();
     }
 

@@ -5,6 +5,7 @@
 
 pub mod capture;
 pub mod echo;
+pub mod exchanges;
 pub mod http;
 pub mod lease;
 pub mod live;

@@ -14,6 +14,7 @@ pub mod failover;
 mod field;
 mod flood;
 mod flows;
+mod handover;
 mod instruments;
 mod interop;
 mod ipv6;
@@ -126,6 +127,7 @@ pub fn all() -> Vec<Scenario> {
     list.push(interop::scenario());
     list.push(modes::scenario());
     list.push(authentication::scenario());
+    list.push(handover::scenario());
     list.extend(stream::scenarios());
     list.push(tracking::scenario());
     list.push(paths::scenario());

@@ -75,7 +75,9 @@ impl Election {
         let Some(peer) = self.peer.filter(|_| self.peer_is_there(now)) else {
             return Some(Unable::PeerSilent);
         };
-        if peer.signs.has(Signs::MAINTENANCE) {
+        if !self.peer_legs_known {
+            Some(Unable::PeerLegsUnknown)
+        } else if peer.signs.has(Signs::MAINTENANCE) {
             Some(Unable::PeerInMaintenance)
         } else if !matches!(peer.kind, Kind::Standby | Kind::Preempt | Kind::Release) {
             Some(Unable::PeerNotStandby)
@@ -199,7 +201,7 @@ impl Election {
         if heard.kind != Kind::Owner || !said.signs.has(Signs::ARMS) || said.epoch != self.epoch_known {
             return;
         }
-        if self.may_own(now) && self.health_at(now).has(FIT) {
+        if self.may_own(now) && self.peer_legs_known && self.health_at(now).has(FIT) {
             self.counters.armed += u64::from(now >= self.armed_until);
             self.arm(now.plus(GRANT_NANOS));
             self.outputs.push_back(Output::Speak);

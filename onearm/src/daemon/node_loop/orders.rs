@@ -10,6 +10,7 @@ use tokio::time::Instant;
 
 use super::Running;
 use crate::control::{HaAnswer, HaRequest, NodeState, Refusal, Severity};
+use crate::daemon::node::RETRY;
 use crate::daemon::stance;
 
 /// An order that has not come to an end by then has failed.
@@ -99,6 +100,19 @@ impl Running {
                 let wanted = if on { Stance::Hold } else { Stance::Normal };
                 self.take_stance(order, wanted, None).await;
             }
+        }
+    }
+
+    /// Whether anything can be handed to the peer, or be taken from it.
+    pub(super) fn tell_peer_legs(&mut self) {
+        let known = self.node.knows_peer_legs();
+        let Some((ha, _)) = &mut self.ha else { return };
+        if let Err(error) = ha.tell_peer_legs(known) {
+            tracing::warn!(
+                error = format!("{error:#}"),
+                "the HA process was not told of the peer's legs"
+            );
+            self.again_by(Instant::now() + RETRY);
         }
     }
 
@@ -312,6 +326,10 @@ fn why(unable: Unable, own: &str, peer: &str) -> String {
             format!("{own} is in maintenance"),
             "end that first (onearm ha maintenance --off)".to_owned(),
         ),
+        Unable::PeerLegsUnknown => (
+            format!("the MACs of the legs of {peer} are not known yet, so nothing can be passed on to it"),
+            format!("try again in a moment; see the stream in onearm status{FORCE}"),
+        ),
         Unable::PeerSilent => (
             format!("{peer} does not prove that it hears {own}"),
             format!("look whether onearmd runs there and both can reach each other (onearm status){FORCE}"),
@@ -371,6 +389,7 @@ mod tests {
             Unable::NotStandby,
             Unable::NotAuthenticated,
             Unable::InMaintenance,
+            Unable::PeerLegsUnknown,
             Unable::PeerSilent,
             Unable::PeerNotStandby,
             Unable::PeerNotActive,

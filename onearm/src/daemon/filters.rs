@@ -119,6 +119,8 @@ mod tests {
                 contention: None,
                 health: Health::default(),
                 peer_health: None,
+                stance: onearm_ha::election::Stance::Normal,
+                peer_stance: None,
             }),
             election_counters: ElectionCounters::default(),
             announce_counters: AnnounceCounters::default(),

@@ -816,6 +816,7 @@ fn the_last_words_of_the_owner_before_by_a_slower_path_are_no_contention() {
         Input::Received(PairMessage {
             kind: Kind::Owner,
             said: Some(Said {
+                signs: Signs::default(),
                 freshness: Freshness::Known,
                 unheard_nanos,
                 epoch,

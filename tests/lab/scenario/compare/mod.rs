@@ -149,6 +149,11 @@ fn compared(run: &mut Run, product: Product, interval: Duration, cases: &[Case])
                 ));
             }
             if row.made() > 0 {
+                run.report.check(
+                    format!("{part}, {}: {wanted} clean runs", case.name()),
+                    row.clean() >= wanted as usize,
+                    format!("{} of {} made", row.clean(), row.made()),
+                );
                 rows.push(row);
             }
         }

@@ -133,7 +133,7 @@ pub struct Config {
     /// What the operator wants of this node.
     #[serde(default)]
     pub stance: Stance,
-    /// Silence of the main process after which this node hands over; 120 ms to 60 s, default 200 ms.
+    /// Silence of the main process after which this node hands over; 120 ms to 60 s, default 1 s.
     pub main_silence: Duration,
 }
 
@@ -145,7 +145,7 @@ impl Config {
     /// Default of [`Self::announce_refresh`].
     pub const ANNOUNCE_REFRESH: Duration = Duration::from_mins(1);
     /// Default of [`Self::main_silence`].
-    pub const MAIN_SILENCE: Duration = Duration::from_millis(200);
+    pub const MAIN_SILENCE: Duration = Duration::from_secs(1);
 
     /// Everything that is wrong, all at once; empty: fine.
     pub fn errors(&self) -> Vec<ConfigError> {

@@ -857,6 +857,32 @@ fn a_peer_that_cannot_answer_is_handed_nothing() {
 }
 
 #[test]
+fn an_owner_whose_main_process_is_silent_leaves_to_a_peer_that_can_serve_and_to_nobody_else() {
+    let orders = [
+        (3_000, 1, Input::MainFellSilent),
+        (3_001, 0, Input::MainFellSilent),
+        (6_000, 1, Input::MainSpokeAgain),
+    ];
+    let mut pair = ordered(100, true, &orders);
+    while pair.real < 20_000 * MS {
+        pair.advance();
+        assert!(pair.serves(), "at {}", pair.real);
+        if pair.real < 16_000 * MS {
+            assert_eq!(pair.owner(), Some(0));
+        }
+    }
+    assert_eq!((pair.owner(), pair.doubles.len()), (Some(1), 0));
+    // A dead peer, too, until it is back.
+    let mut pair = ordered(100, true, &[(4_000, 0, Input::MainFellSilent)]);
+    pair.faults.push((13_000 * MS, 16_000 * MS, Fault::Kill(1)));
+    while pair.real < 20_000 * MS {
+        pair.advance();
+        assert!(pair.serves(), "at {}", pair.real);
+    }
+    assert_eq!(pair.owner(), Some(1));
+}
+
+#[test]
 fn a_node_in_maintenance_is_handed_nothing_and_owns_nothing_even_alone() {
     let mut pair = ordered(100, true, &[]);
     let settings = |pair: &Pair, index: usize, stance| {

@@ -480,6 +480,7 @@ impl Election {
             (State::Active(tenure), Input::DeadlineReached) => {
                 if !self.judge_hand_over(now) {
                     self.judge_tenure(now, tenure);
+                    self.leave_if_silent(now);
                 }
             }
             (State::Initialize | State::Standby { .. }, Input::HandOverOrdered { .. }) => {
@@ -511,7 +512,7 @@ impl Election {
             }
             (State::Active(_), Input::MainFellSilent) => {
                 self.main_silent = true;
-                self.hand_over(now, Event::MainSilent, true);
+                self.leave_if_silent(now);
             }
             (State::Initialize, Input::MainSpokeAgain) => {
                 self.main_silent = false;

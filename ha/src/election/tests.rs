@@ -1447,7 +1447,7 @@ fn an_owner_without_answer_stays_unless_it_is_to_end() {
     for (input, stays) in [
         (Input::HandOverOrdered { force: false }, true),
         (Input::StopOrdered, false),
-        (Input::MainFellSilent, false),
+        (Input::MainFellSilent, true),
     ] {
         let mut bench = fit_active();
         bench.give(input);

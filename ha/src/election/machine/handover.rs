@@ -114,6 +114,15 @@ impl Election {
         }
     }
 
+    /// As the Active with a silent main process: hands over to a peer that can serve. The programs go on forwarding as they
+    /// did last, which is more than nobody does: with no such peer this node stays, and looks again.
+    pub(super) fn leave_if_silent(&mut self, now: MonoTime) {
+        let silent = self.main_silent && matches!(self.state, State::Active(_)) && self.handing.is_none();
+        if silent && (!self.settings.authenticated || self.unable(now).is_none()) {
+            self.hand_over(now, Event::MainSilent, false);
+        }
+    }
+
     /// Releases, and goes where this node has a place now.
     pub(super) fn let_go(&mut self, now: MonoTime, why: Event) {
         self.relay(now.plus(RELAY_NANOS));

@@ -13,7 +13,7 @@ use crate::{
     maps::{Leg, NOT_A_HOST, ServiceKey, mode, proto, server},
     mss,
     packet::{Packet, unreadable},
-    permission::{YIELDING, is_granted, is_of_peer, may_act},
+    permission::{may_act, yields},
     phase::Phase,
     receive::leg_of,
     table,
@@ -51,16 +51,12 @@ pub fn miss<A: Header, P: Packet, T: Tables>(packet: &mut P, work: &mut Work, ta
     if work.now == 0 {
         work.now = tables.now();
     }
-    let lease = tables.lease(owned.group);
     let from = work.arrival.src_mac;
-    if work.now >= lease && !is_granted(tables, owned.group, work.now, from, &work.leg) {
+    if !may_act(tables, owned.group, work.now, &work.arrival, &work.leg) {
         return Step::Next(Phase::Relay);
     }
     // Not what replaces a flow, which the peer knows nothing of, nor what the peer passed on itself.
-    let yields = lease & YIELDING != 0
-        && work.now < lease
-        && work.old_incarnation == 0
-        && !is_of_peer(from, &work.leg);
+    let yields = work.old_incarnation == 0 && yields(tables, owned.group, work.now, from, &work.leg);
     to_owned::<A, P, T>(packet, work, tables, yields)
 }
 

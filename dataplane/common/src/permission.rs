@@ -31,6 +31,13 @@ pub fn may_act<A, T: Tables>(tables: &T, group: u8, now: u64, arrival: &Arrival<
     now < tables.lease(group) || is_granted(tables, group, now, arrival.src_mac, leg)
 }
 
+/// Whether this node owns, but leaves to the peer what it has no flow for; not what the peer passed on itself.
+#[inline(always)]
+pub fn yields<T: Tables>(tables: &T, group: u8, now: u64, src_mac: Mac, leg: &Leg) -> bool {
+    let lease = tables.lease(group);
+    lease & YIELDING != 0 && now < lease && !is_of_peer(src_mac, leg)
+}
+
 /// Whether the packet is from the peer, the owner that armed this node for the moment.
 #[inline(always)]
 pub fn is_granted<T: Tables>(tables: &T, group: u8, now: u64, src_mac: Mac, leg: &Leg) -> bool {

@@ -7,7 +7,7 @@ use crate::{
     maps::{EndpointKey, LOCAL_LEG, proto},
     miss::{cut_short, is_bad_source},
     packet::Packet,
-    permission::may_act,
+    permission::{may_act, yields},
     phase::Phase,
     relay::decrement_ttl,
     tables::{Tables, discard, pass},
@@ -49,6 +49,9 @@ pub fn transit<A: Header, P: Packet, T: Tables>(packet: &mut P, work: &mut Work,
             slot: arrival.slot as u8,
         };
         if !opening && tables.endpoint(&endpoint) && !tables.direct(arrival.slot, key.daddr) {
+            if yields(tables, work.leg.group, work.now, arrival.src_mac, &work.leg) {
+                return Step::Next(Phase::Relay);
+            }
             return discard(tables, Counter::DnatReplyWithoutFlow);
         }
     }

@@ -290,6 +290,6 @@ pub(crate) fn config(address: Ipv4Addr, interval_ms: u16) -> Config {
         neighbours: Vec::new(),
         record: false,
         stance: onearm_ha::election::Stance::Normal,
-        main_silence: Config::MAIN_SILENCE,
+        main_silence: Duration::from_millis(200),
     }
 }

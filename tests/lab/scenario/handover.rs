@@ -42,15 +42,18 @@ pub(super) fn scenario() -> Scenario {
 }
 
 fn run(run: &mut Run) -> Result<()> {
-    for peer_link in [true, false] {
+    for (part, mode, peer_link) in [
+        ("with-link", Mode::BothNat, true),
+        ("leg-alone", Mode::BothNat, false),
+        ("gateway", Mode::Dnat, true),
+    ] {
         let options = Options {
             peer_link,
             ..Options::default()
         };
-        let part = if peer_link { "with-link" } else { "leg-alone" };
         run.with_lab(part, options, |run, lab| {
             let _servers = traffic::start_servers(lab, &SERVERS)?;
-            let mut pair = stage(run, lab, &spec(run, peer_link))?;
+            let mut pair = stage(run, lab, &spec(run, mode, peer_link))?;
             let sources = sources(lab)?;
             let mut run = Part {
                 run,
@@ -59,7 +62,7 @@ fn run(run: &mut Run) -> Result<()> {
                 sources,
             };
             run.back_and_forth(&mut pair)?;
-            if peer_link {
+            if peer_link && mode == Mode::BothNat {
                 run.stop(&mut pair)?;
                 run.maintenance(&mut pair)?;
                 run.hold(&mut pair)?;
@@ -72,16 +75,15 @@ fn run(run: &mut Run) -> Result<()> {
     Ok(())
 }
 
-fn spec(run: &Run, peer_link: bool) -> PairSpec {
-    let mut spec = PairSpec::web_and_echo(
-        Mode::BothNat,
-        run.wanted.interval.unwrap_or(Duration::from_millis(100)),
-    );
+fn spec(run: &Run, mode: Mode, peer_link: bool) -> PairSpec {
+    let mut spec = PairSpec::web_and_echo(mode, run.wanted.interval.unwrap_or(Duration::from_millis(100)));
     spec.peer_link = peer_link;
     spec.max_flows = 400_000;
     for service in &mut spec.services {
         let [a, b, c, d] = VIP.octets();
-        service.snat = (0..SNAT).map(|n| IpAddr::from([a, b, c, d + n])).collect();
+        if mode == Mode::BothNat {
+            service.snat = (0..SNAT).map(|n| IpAddr::from([a, b, c, d + n])).collect();
+        }
         service.idle_timeout = Some(Duration::from_secs(5));
     }
     spec

@@ -46,6 +46,16 @@ fn yielding<E: Engine>(e: &mut E) {
     assert_eq!(e.entries().len(), 4);
 }
 
+/// A server's answer on a connection the peer has made, on its way to the client.
+fn yielding_gateway<E: Engine>(e: &mut E) {
+    let answer = || tcp("192.168.100.10:80", "192.168.10.51:40000", "SA", 1, 2).via(S1_MAC);
+    expect_drop(e, &answer().build(), Counter::DnatReplyWithoutFlow);
+    e.permit(Permission::Yielding);
+    let built = answer().build();
+    assert_eq!(expect(e, &built, Transmit), routed(&built, OUR_MAC, PEER_MAC));
+    expect_drop(e, &answer().via(PEER_MAC).build(), Counter::DnatReplyWithoutFlow);
+}
+
 /// A SYN on a flow that has ended, and the connection that follows: the peer could not tell it from the old one.
 fn yielding_reopens<E: Engine>(e: &mut E) {
     let talk = outside();
@@ -157,6 +167,11 @@ pub fn cases<E: Engine>() -> Vec<Case<E>> {
             "an owner that yields makes no flows: the peer gets what has none",
             both_nat,
             yielding,
+        ),
+        case(
+            "an owner that yields passes on what servers answer to the peer's flows",
+            || Setup::service(&ServiceSpec::DNAT),
+            yielding_gateway,
         ),
         case(
             "an owner that yields replaces its own flows",

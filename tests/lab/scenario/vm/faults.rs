@@ -156,7 +156,10 @@ impl<'a> Story<'a> {
     fn put_back(&mut self, run: &mut Run) -> Result<()> {
         self.settle()?;
         self.vm.save("owner")?;
+        // Saving takes longer than the other one waits, or not.
+        self.vm.pause()?;
         wait_role(&mut self.other, Role::Active)?;
+        self.vm.resume()?;
         wait_state(&mut self.vm, "standby")?;
         self.vm.save("standby")?;
         let ((), seen) = self.watch(|story| story.vm.load("owner"))?;

@@ -48,12 +48,14 @@ pub struct Judged {
 }
 
 /// Reads and judges a pair's file with the file of one node or of both; with `host`, against that machine too; with `reader`
-/// also the key file that the first node names, as that user would read it, and the programs that it would run.
+/// also the key file that the first node names, as that user would read it, and the programs that it would run. What is
+/// wrong with those has the severity `programs`: they are judged again before each run.
 pub fn files(
     nodes: &[&Path],
     pair: &Path,
     host: Option<&[HostInterface]>,
     reader: Option<&Reader>,
+    programs: Severity,
 ) -> Judged {
     let unjudged = read_pair(pair);
     let mut diagnostics = Vec::new();
@@ -68,7 +70,8 @@ pub fn files(
         }
         if let Some(reader) = reader {
             let mut of_pair = Findings::default();
-            tracking::judge_programs(&file.parsed.config, reader.user(), &mut of_pair);
+            let pair = &file.parsed.config;
+            tracking::judge_programs(&node.config, pair, reader, programs, &mut of_pair);
             of_pair.file(&mut file.parsed);
         }
         drafts |= file.parsed.is_draft();

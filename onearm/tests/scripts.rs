@@ -23,6 +23,14 @@ impl Place {
         place
     }
 
+    /// A folder that the program may write to.
+    fn open(&self) -> PathBuf {
+        let path = self.0.path().join("open");
+        fs::create_dir(&path).expect("made");
+        set_mode(&path, 0o777);
+        path
+    }
+
     fn program(&self, text: &str) -> PathBuf {
         let path = self.0.path().join("program");
         fs::write(&path, format!("#!/bin/sh\n{text}\n")).expect("written");
@@ -53,8 +61,14 @@ fn order(path: &Path, limit_ms: u64) -> Order {
 }
 
 fn ran(path: &Path, limit_ms: u64) -> Ended {
+    ended(&order(path, limit_ms), &AtomicBool::new(false))
+}
+
+fn ended(order: &Order, stop: &AtomicBool) -> Ended {
+    let mut said = None;
     let shim = Path::new(env!("CARGO_BIN_EXE_onearmd"));
-    run(shim, &order(path, limit_ms), &AtomicBool::new(false))
+    run(shim, order, stop, |ended| said = Some(ended));
+    said.expect("a report")
 }
 
 fn said(text: &str) -> String {
@@ -74,12 +88,15 @@ fn lives(pid: &str) -> bool {
     state.is_some_and(|state| state != 'Z' && state != 'X')
 }
 
+/// A signal is on its way for a moment.
 fn has_gone(pid: &str) -> bool {
+    comes(|| !lives(pid))
+}
+
+fn comes(mut true_now: impl FnMut() -> bool) -> bool {
     (0..1_000).any(|_| {
-        // A signal is on its way for a moment.
-        std::thread::yield_now();
         nix::poll::poll(&mut [], 10_u8).expect("a pause");
-        !lives(pid)
+        true_now()
     })
 }
 
@@ -104,7 +121,7 @@ fn it_is_somebody_without_rights_in_a_session_of_its_own_and_in_the_root_folder(
         assert!(text.contains(wanted), "{wanted} in {text}");
     }
     let text = said(
-        "cat /proc/self/stat; cat /proc/self/limits | grep -i -e realtime -e core -e nice; pwd; cat /proc/self/oom_score_adj; umask; id",
+        "cat /proc/self/stat; cat /proc/self/limits | grep -i -e realtime -e core -e nice -e processes; pwd; cat /proc/self/oom_score_adj; umask; id",
     );
     let words: Vec<&str> = text.split_whitespace().collect();
     // Of the child of the shell: parent, group, session are all the shell's, which is the program.
@@ -115,6 +132,11 @@ fn it_is_somebody_without_rights_in_a_session_of_its_own_and_in_the_root_folder(
     );
     assert!(
         text.contains("Max core file size 0 0 bytes") || text.contains("Max core file size        0"),
+        "{text}"
+    );
+    let processes = text.find("Max processes").expect("a limit");
+    assert!(
+        text[processes..].split_whitespace().nth(3) == Some("256"),
         "{text}"
     );
     let realtime = text.find("Max realtime priority").expect("a limit");
@@ -226,22 +248,60 @@ fn a_flood_of_output_is_cut_and_then_nobody_reads_it() {
 
 #[test]
 #[ignore = "needs root"]
+fn one_that_cannot_be_killed_is_told_about_in_time_and_waited_for() {
+    let place = Place::new();
+    let open = place.open();
+    let (began, end) = (open.join("began"), open.join("end"));
+    let path = place.program(&format!(
+        "trap '' TERM; echo $$ > {}; while [ ! -e {} ]; do sleep 0.05; done",
+        began.display(),
+        end.display()
+    ));
+    let (told, heard) = std::sync::mpsc::channel();
+    let running = std::thread::spawn(move || {
+        // As a daemon with CAP_SETUID and no CAP_KILL.
+        let mut sets = rustix::thread::capabilities(None).expect("sets");
+        sets.effective.remove(rustix::thread::CapabilitySet::KILL);
+        rustix::thread::set_capabilities(None, sets).expect("given up");
+        let shim = Path::new(env!("CARGO_BIN_EXE_onearmd"));
+        run(shim, &order(&path, 2_000), &AtomicBool::new(false), |ended| {
+            told.send(ended).expect("heard");
+        });
+    });
+    let ended = heard.recv_timeout(Duration::from_mins(1)).expect("a report");
+    let pid = fs::read_to_string(&began).expect("it began");
+    assert_eq!(ended.how, How::Stuck, "{ended}");
+    assert!(!ended.is_good());
+    assert!(lives(&pid) && !running.is_finished());
+    fs::write(&end, "").expect("written");
+    running.join().expect("no panic");
+    assert!(!lives(&pid));
+    assert!(heard.recv().is_err(), "one report");
+}
+
+#[test]
+#[ignore = "needs root"]
 fn a_daemon_that_stops_ends_it_at_once() {
     let place = Place::new();
-    let path = place.program("trap '' TERM; echo $$ > /dev/stderr; while :; do sleep 1000; done");
+    let began = place.open().join("began");
+    let path = place.program(&format!(
+        "trap '' TERM; echo $$ > {}; while :; do sleep 1000; done",
+        began.display()
+    ));
     let stop = Arc::new(AtomicBool::new(false));
     let told = Arc::clone(&stop);
-    let running = std::thread::spawn(move || {
-        run(
-            Path::new(env!("CARGO_BIN_EXE_onearmd")),
-            &order(&path, 100_000),
-            &told,
-        )
-    });
-    nix::poll::poll(&mut [], 200_u8).expect("a pause");
+    let (report, reported) = std::sync::mpsc::channel();
+    std::thread::spawn(move || report.send(ended(&order(&path, 100_000), &told)));
+    let mut pid = String::new();
+    assert!(comes(|| {
+        pid = fs::read_to_string(&began).unwrap_or_default();
+        pid.ends_with('\n')
+    }));
     stop.store(true, Ordering::Relaxed);
-    let ended = running.join().expect("no panic");
+    let in_time = reported.recv_timeout(Duration::from_secs(20));
+    let ended = in_time.expect("long before its limit");
     assert_eq!(ended.how, How::Stopped);
+    assert!(has_gone(&pid));
 }
 
 #[test]
@@ -276,23 +336,30 @@ fn a_program_is_never_run_as_root() {
     let path = place.program("id");
     let mut order = order(&path, 20_000);
     order.account.user = 0;
-    let ended = run(
-        Path::new(env!("CARGO_BIN_EXE_onearmd")),
-        &order,
-        &AtomicBool::new(false),
-    );
+    let ended = ended(&order, &AtomicBool::new(false));
     assert!(
         matches!(&ended.how, How::NotStarted(why) if why.contains("never runs as root")),
         "{ended}"
     );
-    assert!(Account::find("root", 1).unwrap_err().contains("is root"));
-    assert!(Account::find("nobody", NOBODY).unwrap_err().contains("own user"));
-    assert!(
-        Account::find("no-such-user", 1)
-            .unwrap_err()
-            .contains("there is no user")
+    let refused = |name, daemon, daemons, control, why: &str| {
+        let refused = Account::find(name, daemon, daemons, control).unwrap_err();
+        assert!(refused.contains(why), "{refused}");
+    };
+    refused("root", 1, 1, None, "is root");
+    refused("nobody", NOBODY, 1, None, "own user");
+    refused("no-such-user", 1, 1, None, "there is no user");
+    refused("nobody", 1, NOBODY, None, "the group of nobody is the daemon's");
+    refused(
+        "nobody",
+        1,
+        1,
+        Some("nogroup"),
+        "the group of nobody is that of the control socket",
     );
-    assert_eq!(Account::find("nobody", 1).expect("there").user, NOBODY);
+    assert_eq!(
+        Account::find("nobody", 1, 1, Some("adm")).expect("there").user,
+        NOBODY
+    );
 }
 
 #[test]

@@ -22,7 +22,7 @@ impl Findings {
         message: impl Into<String>,
         remedy: impl Into<String>,
     ) {
-        self.add(Severity::Error, rule, field.into(), message.into(), remedy.into());
+        self.find(Severity::Error, rule, field, message, remedy);
     }
 
     /// The configuration runs, but most likely not as meant.
@@ -33,29 +33,24 @@ impl Findings {
         message: impl Into<String>,
         remedy: impl Into<String>,
     ) {
-        self.add(
-            Severity::Warning,
-            rule,
-            field.into(),
-            message.into(),
-            remedy.into(),
-        );
+        self.find(Severity::Warning, rule, field, message, remedy);
     }
 
-    fn add(
+    /// As [`Self::error`] or [`Self::warn`].
+    pub(super) fn find(
         &mut self,
         severity: Severity,
         rule: &'static str,
-        field: String,
-        message: String,
-        remedy: String,
+        field: impl Into<String>,
+        message: impl Into<String>,
+        remedy: impl Into<String>,
     ) {
         self.0.push(Finding {
             severity,
             rule,
-            field,
-            message,
-            remedy,
+            field: field.into(),
+            message: message.into(),
+            remedy: remedy.into(),
         });
     }
 

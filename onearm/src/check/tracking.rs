@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use super::findings::Findings;
-use crate::config::{PairConfig, PairFile};
+use crate::config::{NodeConfig, PairConfig, PairFile, Severity};
+use crate::key::Reader;
 use crate::script::{self, Account};
 
 pub(super) fn judge(file: &PairFile, findings: &mut Findings) {
@@ -60,8 +61,15 @@ pub(super) fn judge(file: &PairFile, findings: &mut Findings) {
     }
 }
 
-/// Where the programs lie on this machine, and as whom they would run; `daemon`: number of its user.
-pub(super) fn judge_programs(pair: &PairConfig, daemon: u32, findings: &mut Findings) {
+/// Where the programs lie on this machine, and as whom they would run, for the daemon as which `reader` reads. `severity`:
+/// of what is found.
+pub(super) fn judge_programs(
+    node: &NodeConfig,
+    pair: &PairConfig,
+    reader: &Reader,
+    severity: Severity,
+    findings: &mut Findings,
+) {
     let scripts = pair.ha.track.scripts.iter().enumerate();
     let scripts = scripts.map(|(place, script)| {
         (
@@ -75,11 +83,17 @@ pub(super) fn judge_programs(pair: &PairConfig, daemon: u32, findings: &mut Find
     for (field, path) in scripts.chain(hooks) {
         any = true;
         if let Some(Err(wrong)) = path.map(|path| script::judge(Path::new(path))) {
-            findings.error("program-access", field, wrong.message, wrong.remedy);
+            findings.find(severity, "program-access", field, wrong.message, wrong.remedy);
         }
     }
-    if any && let Err(message) = Account::find(&pair.ha.script_user, daemon) {
+    let account = Account::find(
+        &pair.ha.script_user,
+        reader.user(),
+        reader.group(),
+        node.control_group.as_deref(),
+    );
+    if any && let Err(message) = account {
         let remedy = "the package makes onearm-script; or name a user that is used for nothing else";
-        findings.error("script-user", "ha.script_user", message, remedy);
+        findings.find(severity, "script-user", "ha.script_user", message, remedy);
     }
 }

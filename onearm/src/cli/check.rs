@@ -60,7 +60,13 @@ pub(super) fn run(args: &CheckArgs) -> Result<Exit, Failure> {
         None
     };
     let reader = interfaces.as_ref().map(|_| Reader::daemon());
-    let judged = files(&nodes, &args.pair, interfaces.as_deref(), reader.as_ref());
+    let judged = files(
+        &nodes,
+        &args.pair,
+        interfaces.as_deref(),
+        reader.as_ref(),
+        Severity::Error,
+    );
     let exit = if judged.pair.is_some() {
         Exit::Ok
     } else {

@@ -52,7 +52,8 @@ impl fmt::Display for Refused {
 
 impl std::error::Error for Refused {}
 
-/// Reads and judges both files, and the key file, as `onearm check` does.
+/// Reads and judges both files, and the key file, as `onearm check` does; but a program of the operator's that would not be
+/// run is a warning: without it the node does its work.
 ///
 /// # Errors
 /// [`Refused`] with every error of the files when there is one; nothing has been changed anywhere.
@@ -62,7 +63,13 @@ pub fn load(node: &Path, pair: &Path) -> Result<Loaded, Refused> {
         pair,
         keys,
         diagnostics,
-    } = crate::check::files(&[node], pair, None, Some(&Reader::this_process()));
+    } = crate::check::files(
+        &[node],
+        pair,
+        None,
+        Some(&Reader::this_process()),
+        Severity::Warning,
+    );
     match (nodes.into_iter().next(), pair) {
         (Some(node), Some(pair)) => Ok(Loaded {
             node,

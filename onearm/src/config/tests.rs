@@ -616,6 +616,21 @@ fn loading_gives_both_files_or_every_error() {
         &PAIR.replace("mode = \"dnat\"", "mode = \"dnat\"\nhairpin = \"off\""),
     );
     assert_eq!(load(&node, &warned).unwrap().warnings.len(), 2);
+    // A daemon goes on without a program it would not run; `onearm check` refuses the file.
+    let hooked = path(
+        "hooked.toml",
+        &PAIR.replacen(
+            "vrid = 51",
+            "vrid = 51\nscript_user = \"root\"\nhooks = { active = [\"/no/such/program\"] }",
+            1,
+        ),
+    );
+    let found = load(&node, &hooked).unwrap().warnings;
+    let rules: Vec<_> = found.iter().map(|found| found.rule).collect();
+    assert_eq!(rules, ["script-user", "program-access"]);
+    let reader = crate::key::Reader::this_process();
+    let judged = crate::check::files(&[&node], &hooked, None, Some(&reader), Severity::Error);
+    assert!(judged.pair.is_none() && judged.diagnostics.len() == 2);
     let bad = path(
         "bad.toml",
         &NODE.replace("id = 1 ", "id = 9 ").replace("eth0", "e t h"),

@@ -58,6 +58,8 @@ pub(crate) struct Inputs {
     pub(crate) events: Option<EventStream>,
     pub(crate) kernel: mpsc::Receiver<KernelEvent>,
     pub(crate) orders: mpsc::Receiver<Order>,
+    /// Programs of the operator's, and what came of them.
+    pub(crate) scripts: (Scripts, mpsc::Receiver<Said>),
 }
 
 /// A node with its HA process.
@@ -114,6 +116,7 @@ pub(crate) async fn run(
         mut events,
         kernel: mut kernel_events,
         mut orders,
+        scripts: (scripts, said),
     }: Inputs,
     (streaming, errands): (Option<Streaming>, Option<Arc<Errands>>),
     recording: Option<Recording>,
@@ -133,8 +136,6 @@ pub(crate) async fn run(
     let mut gates = interval(GATES);
     gates.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut watchdog = watchdog();
-    let ha = &node.loaded.pair.ha;
-    let (scripts, said) = Scripts::new(ha).context("no thread for hooks")?;
     let tracking = Tracking::new(onearm_ha::driver::now(), &node.loaded.pair);
     let mut running = Running {
         node,

@@ -87,11 +87,22 @@ fn end_last_line(mut file: &File) -> io::Result<()> {
     }
 }
 
+/// Whether its last line says that nothing comes after it.
+fn says_full(file: &File) -> io::Result<bool> {
+    let longest = line(&Entry::Full { limit: u64::MAX })?.len();
+    let length = file.metadata()?.len();
+    let from = length.saturating_sub(longest as u64);
+    let mut end = vec![0; usize::try_from(length - from).unwrap_or(longest)];
+    file.read_exact_at(&mut end, from)?;
+    let last = end.trim_ascii_end().rsplit(|byte| *byte == b'\n').next();
+    Ok(last.is_some_and(|last| matches!(serde_json::from_slice(last), Ok(Entry::Full { .. }))))
+}
+
 /// Writes until nobody records any more, or `limit` is reached; whether that was it.
 fn write(file: File, waiting: &Receiver<Vec<Entry>>, limit: u64) -> io::Result<bool> {
     let mut length = file.metadata()?.len();
-    if length >= limit {
-        // It says so already, or was written with another limit.
+    // Perhaps it was written with another limit.
+    if length >= limit || says_full(&file)? {
         return Ok(true);
     }
     let mut file = BufWriter::new(file);
@@ -173,7 +184,9 @@ mod tests {
         let one = "{\"gap\":{\"lost\":1}}\n";
         let wanted = format!("{one}{one}{{\"full\":{{\"limit\":40}}}}\n");
         assert_eq!(std::fs::read_to_string(&path).unwrap(), wanted);
-        assert!(write(file(), &entries(), 40).unwrap());
-        assert_eq!(std::fs::read_to_string(&path).unwrap(), wanted);
+        for limit in [40, 1 << 20] {
+            assert!(write(file(), &entries(), limit).unwrap());
+            assert_eq!(std::fs::read_to_string(&path).unwrap(), wanted);
+        }
     }
 }

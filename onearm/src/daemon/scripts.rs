@@ -1,13 +1,14 @@
 //! Scripts of `ha.track` and hooks of `ha.hooks`: each in a thread of its own that waits for it, hooks one after the other.
 //! Nothing here is waited for by anybody; what does not fit is left out and said so.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self as blocking, SyncSender};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
-use nix::unistd::Uid;
+use nix::unistd::{Gid, Uid};
 use tokio::sync::mpsc;
 
 use crate::config::{HaConfig, TrackScript};
@@ -38,14 +39,20 @@ pub(crate) struct Scripts {
     said: mpsc::Sender<Said>,
     /// The daemon stops.
     stop: Arc<AtomicBool>,
+    /// Places of scripts whose last run cannot be ended; another would be beside it.
+    stuck: Arc<Mutex<BTreeSet<usize>>>,
 }
 
 impl Scripts {
-    /// Ready to run them as the configured user, and what they say.
+    /// Ready to run them as the configured user, which is nobody who may use the control socket (of `control_group`); and
+    /// what they say.
     ///
     /// # Errors
     /// When there is no thread for the hooks.
-    pub(crate) fn new(ha: &HaConfig) -> std::io::Result<(Self, mpsc::Receiver<Said>)> {
+    pub(crate) fn new(
+        ha: &HaConfig,
+        control_group: Option<&str>,
+    ) -> std::io::Result<(Self, mpsc::Receiver<Said>)> {
         let (said, heard) = mpsc::channel(SAID);
         let stop = Arc::new(AtomicBool::new(false));
         let (hooks, orders) = blocking::sync_channel::<(&'static str, Order)>(HOOKS);
@@ -55,16 +62,23 @@ impl Scripts {
                 if stopped.load(Ordering::Relaxed) {
                     return;
                 }
-                let ended = run(&shim(), &order, &stopped);
                 // The main loop is gone when nobody listens.
-                drop(told.blocking_send(Said::Hook(name, ended)));
+                run(&shim(), &order, &stopped, |ended| {
+                    drop(told.blocking_send(Said::Hook(name, ended)));
+                });
             }
         })?;
         let scripts = Self {
-            account: Account::find(&ha.script_user, Uid::effective().as_raw()),
+            account: Account::find(
+                &ha.script_user,
+                Uid::effective().as_raw(),
+                Gid::effective().as_raw(),
+                control_group,
+            ),
             hooks,
             said,
             stop,
+            stuck: Arc::default(),
         };
         Ok((scripts, heard))
     }
@@ -75,11 +89,19 @@ impl Scripts {
             Ok(order) => order,
             Err(why) => return self.not_started(place, why),
         };
-        let (said, stop) = (self.said.clone(), Arc::clone(&self.stop));
+        if locked(&self.stuck).contains(&place) {
+            return self.not_started(place, "the run before goes on, and cannot be ended".to_owned());
+        }
+        let (said, stop, stuck) = (self.said.clone(), Arc::clone(&self.stop), Arc::clone(&self.stuck));
         let running = thread::Builder::new().name("script".to_owned()).spawn(move || {
-            let ended = run(&shim(), &order, &stop);
-            // The main loop is gone when nobody listens.
-            drop(said.blocking_send(Said::Script(place, ended)));
+            run(&shim(), &order, &stop, |ended| {
+                if ended.how == How::Stuck {
+                    locked(&stuck).insert(place);
+                }
+                // The main loop is gone when nobody listens.
+                drop(said.blocking_send(Said::Script(place, ended)));
+            });
+            locked(&stuck).remove(&place);
         });
         if let Err(error) = running {
             self.not_started(place, format!("no thread: {error}"));
@@ -131,6 +153,11 @@ impl Scripts {
     pub(crate) fn stop(&self) {
         self.stop.store(true, Ordering::Relaxed);
     }
+}
+
+/// A poisoned lock holds whole places.
+fn locked(stuck: &Mutex<BTreeSet<usize>>) -> MutexGuard<'_, BTreeSet<usize>> {
+    stuck.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn shim() -> PathBuf {

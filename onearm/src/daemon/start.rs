@@ -33,6 +33,7 @@ use super::node::Node;
 use super::node_loop::{self, Files, Inputs};
 use super::options::Options;
 use super::recording::Recording;
+use super::scripts::Scripts;
 use super::streaming::Streaming;
 use super::{clock, ha_process, stance};
 
@@ -223,6 +224,7 @@ async fn serve(options: &Options, mut loaded: Loaded) -> anyhow::Result<()> {
         events,
         kernel: netcfg_events,
         orders: ordered,
+        scripts: Scripts::new(&loaded.pair.ha, group).context("no thread for hooks")?,
     };
     let stance = stance::load(&options.state_dir);
     let outcome = node_loop::run(

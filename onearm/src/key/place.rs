@@ -64,6 +64,11 @@ impl Reader {
         self.uid
     }
 
+    /// Number of its group.
+    pub const fn group(&self) -> u32 {
+        self.gid
+    }
+
     fn trusts(&self, owner: u32) -> bool {
         owner == 0 || owner == self.uid || self.daemon.is_some_and(|(daemon, _)| owner == daemon)
     }

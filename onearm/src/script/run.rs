@@ -9,6 +9,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
@@ -24,6 +25,8 @@ pub const OUTPUT_BYTES: usize = 2_048;
 const READ_BYTES: usize = 1024 * 1024;
 /// Between SIGTERM and SIGKILL.
 const GRACE: Duration = Duration::from_secs(1);
+/// What has not ended so long after its first SIGKILL cannot be ended.
+const DYING: Duration = Duration::from_millis(200);
 /// How often its end is looked for. It usually shows at once, by the end of its output.
 const LOOK_MS: u8 = 10;
 
@@ -49,6 +52,8 @@ pub enum How {
     Killed(i32),
     /// It had not ended after so long, and was ended.
     TimedOut(Duration),
+    /// It had not ended in time, and SIGKILL does not end it: it goes on.
+    Stuck,
     /// The daemon stops, and ended it.
     Stopped,
     /// It was not run.
@@ -62,13 +67,14 @@ impl fmt::Display for How {
             Self::Exited(code) => write!(f, "exit code {code}"),
             Self::Killed(signal) => write!(f, "killed by signal {signal}"),
             Self::TimedOut(limit) => write!(f, "not ended after {} ms", limit.as_millis()),
+            Self::Stuck => f.write_str("not ended in time, and SIGKILL does not end it"),
             Self::Stopped => f.write_str("ended because the daemon stops"),
             Self::NotStarted(why) => write!(f, "not run: {why}"),
         }
     }
 }
 
-/// A program that has ended.
+/// A program that has ended, or that cannot be ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ended {
     /// How.
@@ -104,15 +110,18 @@ impl fmt::Display for Ended {
     }
 }
 
-/// Runs it by way of `shim` (the daemon's program) until it has ended, or `stop` is set; then nothing of its session is
-/// left, but for what made a session of its own.
-pub fn run(shim: &Path, order: &Order, stop: &AtomicBool) -> Ended {
+/// Runs it by way of `shim` (the daemon's program) until it has ended, or `stop` is set. Then nothing of its process group
+/// is left; what it put into a group of its own goes on.
+///
+/// `report` is called once: at its end, or when SIGKILL has not ended it either (the daemon may not signal it, or the
+/// kernel does not let go of it). In both cases this returns only when it has ended.
+pub fn run(shim: &Path, order: &Order, stop: &AtomicBool, report: impl FnOnce(Ended)) {
     let Some((program, arguments)) = order.command.split_first() else {
-        return Ended::not_started("no program");
+        return report(Ended::not_started("no program"));
     };
     // Whatever was found when the file was read: it is run now.
     if let Err(wrong) = place::judge(Path::new(program)) {
-        return Ended::not_started(format!("{}; {}", wrong.message, wrong.remedy));
+        return report(Ended::not_started(format!("{}; {}", wrong.message, wrong.remedy)));
     }
     let started = || -> io::Result<(Child, PipeReader)> {
         let (output, writer) = io::pipe()?;
@@ -130,8 +139,8 @@ pub fn run(shim: &Path, order: &Order, stop: &AtomicBool) -> Ended {
         Ok((child, output))
     };
     match started() {
-        Ok((child, output)) => Running::new(child, output, order.limit).wait(stop),
-        Err(error) => Ended::not_started(error.to_string()),
+        Ok((child, output)) => Running::new(child, output, order.limit).wait(stop, report),
+        Err(error) => report(Ended::not_started(error.to_string())),
     }
 }
 
@@ -145,6 +154,8 @@ struct Running {
     began: Duration,
     /// Why it was told to end, and when.
     told: Option<(How, Duration)>,
+    /// It was first sent SIGKILL then.
+    killed: Option<Duration>,
 }
 
 impl Running {
@@ -158,56 +169,83 @@ impl Running {
             limit,
             began: now(),
             told: None,
+            killed: None,
         }
     }
 
-    fn wait(mut self, stop: &AtomicBool) -> Ended {
+    fn wait(mut self, stop: &AtomicBool, report: impl FnOnce(Ended)) {
+        let mut report = Some(report);
         loop {
             self.listen();
             if self.has_ended() {
                 break;
             }
-            let time = now();
-            let passed = time.saturating_sub(self.began);
-            match &self.told {
-                None if stop.load(Ordering::Relaxed) => {
-                    self.signal(Signal::SIGKILL);
-                    self.told = Some((How::Stopped, time));
-                }
-                None if passed >= self.limit => {
-                    self.signal(Signal::SIGTERM);
-                    self.told = Some((How::TimedOut(self.limit), time));
-                }
-                Some((_, since)) if time.saturating_sub(*since) >= GRACE || stop.load(Ordering::Relaxed) => {
-                    self.signal(Signal::SIGKILL);
-                }
-                None | Some(_) => {}
+            self.press(now(), stop.load(Ordering::Relaxed));
+            if self
+                .killed
+                .is_some_and(|since| now().saturating_sub(since) >= DYING)
+                && let Some(report) = report.take()
+            {
+                report(self.ended(How::Stuck));
+                // It does not wait for a reader either.
+                self.output = None;
+                while self.look(WaitPidFlag::empty()) == Err(Errno::EINTR) {}
+                break;
             }
         }
-        // What it left running in its session; its number cannot be anybody else's before it has been waited for.
+        // What it left running in its group; its number cannot be anybody else's before it has been waited for.
         self.signal(Signal::SIGKILL);
         let status = self.child.wait();
         if self.output.is_some() {
             self.take();
         }
-        let text = String::from_utf8_lossy(&self.kept);
-        let visible = |c: char| if c.is_control() { ' ' } else { c };
-        let output: String = text.chars().map(visible).collect();
-        let how = match (self.told, status) {
+        let how = match (self.told.take(), status) {
             (Some((why, _)), _) => why,
-            (None, Ok(status)) => ended(status, output.trim()),
+            (None, Ok(status)) => ended(status, self.text().trim()),
             (None, Err(error)) => How::NotStarted(error.to_string()),
         };
-        let output = if matches!(how, How::NotStarted(_)) {
-            String::new()
-        } else {
-            output
+        if let Some(report) = report {
+            report(self.ended(how));
+        }
+    }
+
+    /// Tells it to end when the daemon stops or its time has passed.
+    fn press(&mut self, time: Duration, stop: bool) {
+        match &self.told {
+            None if stop => {
+                self.kill(time);
+                self.told = Some((How::Stopped, time));
+            }
+            None if time.saturating_sub(self.began) >= self.limit => {
+                self.signal(Signal::SIGTERM);
+                self.told = Some((How::TimedOut(self.limit), time));
+            }
+            Some((_, since)) if stop || time.saturating_sub(*since) >= GRACE => self.kill(time),
+            None | Some(_) => {}
+        }
+    }
+
+    fn kill(&mut self, time: Duration) {
+        self.signal(Signal::SIGKILL);
+        self.killed.get_or_insert(time);
+    }
+
+    fn ended(&self, how: How) -> Ended {
+        let output = match how {
+            How::NotStarted(_) => String::new(),
+            _ => self.text(),
         };
         Ended {
             how,
             output,
             cut: self.read > self.kept.len(),
         }
+    }
+
+    /// What it wrote, as far as it is kept.
+    fn text(&self) -> String {
+        let visible = |c: char| if c.is_control() { ' ' } else { c };
+        String::from_utf8_lossy(&self.kept).chars().map(visible).collect()
     }
 
     /// Waits a moment for output, and takes it.
@@ -247,8 +285,12 @@ impl Running {
 
     /// Whether it has ended; it is not waited for yet, so its number stays its own.
     fn has_ended(&self) -> bool {
-        let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
-        !matches!(waitid(Id::Pid(self.pid), flags), Ok(WaitStatus::StillAlive))
+        self.look(WaitPidFlag::WNOHANG) != Ok(WaitStatus::StillAlive)
+    }
+
+    fn look(&self, how: WaitPidFlag) -> nix::Result<WaitStatus> {
+        let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT | how;
+        waitid(Id::Pid(self.pid), flags)
     }
 
     /// Signals its group; before it has one, itself.

@@ -29,6 +29,8 @@ const NICE: i32 = 10;
 const NEEDS: &str = "CAP_SETUID and CAP_SETGID are missing: see scripts.conf of the examples";
 /// Descriptors it may open.
 const DESCRIPTORS: u64 = 1_024;
+/// Processes and threads of its user at a time, those of all scripts and hooks and of what they left running.
+const PROCESSES: u64 = 256;
 
 /// Becomes a program of the operator's if the command line says so; `None` if it does not. Called before anything else.
 pub fn as_script() -> Option<ExitCode> {
@@ -77,6 +79,7 @@ fn give_up_priority() -> anyhow::Result<()> {
         (Resource::RLIMIT_NICE, 0),
         (Resource::RLIMIT_MEMLOCK, 0),
         (Resource::RLIMIT_NOFILE, DESCRIPTORS),
+        (Resource::RLIMIT_NPROC, PROCESSES),
     ] {
         setrlimit(limit, most, most).with_context(|| format!("{limit:?} cannot be lowered"))?;
     }

@@ -4,7 +4,7 @@ use super::connection::step;
 use super::*;
 use crate::control::ProbeRequest;
 use crate::stream::voice::{Unsaid, Voice};
-use crate::stream::wire::PROBE;
+use crate::stream::wire::{MOST_HANDSHAKE, PROBE};
 use onearm_ha::auth::Key;
 use onearm_types::NodeId;
 use std::net::Ipv4Addr;
@@ -255,15 +255,18 @@ fn strangers_crowds_and_slow_talkers_leave_the_open_session_alone() {
         let mut babbler = connect(2, at).await;
         babbler.write_all(b"GET / HTTP/1.0\r\n\r\n").await.unwrap();
         let mut slow = connect(2, at).await;
+        // The longest opening there may be, a byte at a time; never its end.
+        let length = u16::try_from(MOST_HANDSHAKE).unwrap().to_be_bytes();
         let drip = async {
-            for byte in *b"\x00\x20\x31\x73\x74\x6d\x01" {
-                if slow.write_all(&[byte]).await.is_err() {
+            slow.write_all(&length).await.ok();
+            for _ in 1..MOST_HANDSHAKE {
+                if slow.write_all(b"1").await.is_err() {
                     return;
                 }
-                tokio::time::sleep(Duration::from_millis(400)).await;
+                tokio::time::sleep(Duration::from_millis(20)).await;
             }
         };
-        drip.await;
+        timeout(LIMIT, drip).await.expect("its connection is closed");
         let view = one
             .wait("the counters", |view| {
                 ["stranger", "crowded", "late", "not_understood"]

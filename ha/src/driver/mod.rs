@@ -293,6 +293,8 @@ impl<S: LeaseSink> Driver<S> {
             ToHa::HandOver { force } => self.tell_election(now, Input::HandOverOrdered { force }),
             ToHa::PeerLegs(known) => self.tell_election(now, Input::PeerLegsKnown(known)),
             ToHa::TakeOver => self.tell_election(now, Input::TakeOverOrdered),
+            // The second: at once.
+            ToHa::Stop if self.ending.is_some() => self.tell_election(now, Input::StopOrdered),
             ToHa::Stop => self.end(now, Exit::Ordered),
             ToHa::Hold { lease: _ } => close_aside(std::mem::replace(&mut self.links, descriptors)),
         }
@@ -315,7 +317,7 @@ impl<S: LeaseSink> Driver<S> {
             }
             Some(_) | None => {
                 // Another router or leg: give up the old one first, at once.
-                self.tell_election(now, Input::HandOverOrdered { force: true });
+                self.tell_election(now, Input::StopOrdered);
                 self.tell_election(now, Input::StopOrdered);
                 self.carry_out(now);
                 self.router = None;

@@ -928,6 +928,50 @@ fn who_holds_is_neither_displaced_nor_displaces_and_takes_over_from_the_dead() {
     }
 }
 
+#[test]
+fn a_peer_that_goes_into_maintenance_during_a_hand_over_is_handed_nothing_or_keeps_it() {
+    for after in 0..60 {
+        let mut pair = ordered(100, true, &[(3_000, 0, HAND_OVER)]);
+        let maintenance = Input::Reconfigured(Settings {
+            stance: Stance::Maintenance,
+            ..pair.settings[1]
+        });
+        pair.orders.push_back(((13_000 + after) * MS, 1, maintenance));
+        // What is ordered while the owner still yields is heard in time.
+        let in_time = (1..=28).contains(&after);
+        let mut unserved = 0;
+        while pair.real < 14_000 * MS {
+            pair.advance();
+            unserved += STEP * u64::from(!pair.serves());
+        }
+        assert_eq!(pair.owner(), Some(0), "{after} ms");
+        assert!(!in_time || unserved <= 2 * STEP, "{after} ms: {unserved} ns");
+        assert!(pair.doubles.is_empty());
+        if in_time {
+            assert_eq!(pair.refused, [(0, Unable::PeerInMaintenance)], "{after} ms");
+        }
+    }
+}
+
+#[test]
+fn a_peer_that_loses_its_leg_during_a_hand_over_does_not_leave_the_pair_without_owner() {
+    for after in 0..60 {
+        let mut pair = ordered(100, true, &[(3_000, 0, HAND_OVER)]);
+        pair.faults
+            .push(((13_000 + after) * MS, 40_000 * MS, Fault::Carrier(1)));
+        pair.run(4_000);
+        assert_eq!(pair.owner(), Some(0), "{after} ms");
+        if (1..=28).contains(&after) {
+            let machine = pair.nodes[0].machine.as_ref().unwrap();
+            assert_eq!(
+                machine.election.counters().became_active,
+                1,
+                "{after} ms: it never let go"
+            );
+        }
+    }
+}
+
 fn order() -> impl Strategy<Value = Input> {
     prop_oneof![
         4 => Just(HAND_OVER),

@@ -147,6 +147,8 @@ pub struct Election {
     contention: Option<Contention>,
     /// A hand-over under way, on the Active.
     handing: Option<Handing>,
+    /// Why the peer, which still asks, is handed nothing.
+    refused_peer: Option<Unable>,
     /// Frames can be passed on to the peer, and be known to come from it.
     peer_legs_known: bool,
     /// End of the last grant of the peer's.
@@ -197,6 +199,7 @@ impl Election {
             peer_said: None,
             contention: None,
             handing: None,
+            refused_peer: None,
             peer_legs_known: true,
             armed_until: MonoTime::ZERO,
             relays: false,
@@ -484,11 +487,12 @@ impl Election {
                 }
             }
             (State::Initialize | State::Standby { .. }, Input::HandOverOrdered { .. }) => {
+                self.refused_peer = None;
                 self.refuse_hand_over(Unable::NotActive);
             }
-            (State::Active(_), Input::HandOverOrdered { force: true }) => self.let_go(now, Event::HandOver),
-            (State::Active(_), Input::HandOverOrdered { force: false }) => {
-                self.hand_over(now, Event::HandOver, false);
+            (State::Active(_), Input::HandOverOrdered { force }) => {
+                self.refused_peer = None;
+                self.hand_over(now, Event::HandOver, force);
             }
             (_, Input::PeerLegsKnown(known)) => self.peer_legs_known = known,
             (_, Input::TakeOverOrdered) => self.ask_for_hand_over(now),
@@ -518,7 +522,11 @@ impl Election {
                 self.main_silent = false;
                 self.listen_if_ready(now);
             }
-            (State::Standby { .. } | State::Active(_), Input::MainSpokeAgain) => self.main_silent = false,
+            (State::Standby { .. }, Input::MainSpokeAgain) => self.main_silent = false,
+            (State::Active(_), Input::MainSpokeAgain) => {
+                self.main_silent = false;
+                self.stay_with_main();
+            }
             (State::Initialize | State::Standby { .. }, Input::Reconfigured(settings)) => {
                 if self.peer_heard_at.is_none() {
                     self.learned_nanos = settings.interval.as_nanos();
@@ -527,6 +535,7 @@ impl Election {
                 if settings.stance == Stance::Maintenance
                     && let State::Standby { .. } = self.state
                 {
+                    self.withdraw(now);
                     self.wait_anew(now);
                 }
             }
@@ -601,9 +610,7 @@ impl Election {
         self.state = state;
         if state == State::Initialize {
             self.asking_until = None;
-            if now < self.armed_until {
-                self.arm(MonoTime::ZERO);
-            }
+            self.withdraw(now);
         }
         self.since = now;
         let transition = Transition {

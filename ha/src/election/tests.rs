@@ -2,6 +2,8 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 
+mod handover;
+
 use super::*;
 use crate::auth::{Freshness, Health, Kind, Signs};
 use crate::lease;
@@ -1359,7 +1361,7 @@ fn a_node_that_could_not_serve_is_not_armed_and_lays_a_grant_down() {
         bench.give(input);
         let arms = sign(&bench, Kind::Owner, Freshness::Proved, Signs::ARMS);
         bench.give(Input::Received(arms));
-        assert_eq!(bench.words(), ["disarm"], "{input:?}");
+        assert_eq!(bench.words(), ["disarm", "speak"], "{input:?}");
     }
 }
 

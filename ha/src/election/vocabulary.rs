@@ -44,7 +44,7 @@ pub enum Stance {
     Maintenance,
 }
 
-/// Why a hand-over was not begun, or not carried through; nothing has changed then.
+/// Why a hand-over was not begun, or not carried through; the owner owns as before then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Unable {
@@ -193,7 +193,7 @@ pub enum Input {
     DeadlineReached,
     /// The operator wants the peer to own the addresses.
     HandOverOrdered {
-        /// Whatever is known of the peer.
+        /// Even if the peer cannot take over: a peer that can is armed first.
         force: bool,
     },
     /// The operator wants this node to own the addresses: the peer is to hand over.

@@ -40,14 +40,14 @@ pub enum ToHa {
     Health(Health),
     /// Give ownership to the peer.
     HandOver {
-        /// Whatever is known of the peer.
+        /// Even if the peer cannot take over: a peer that can is armed first.
         force: bool,
     },
     /// Ask the peer for ownership.
     TakeOver,
     /// Whether the programs know the peer's MAC on every leg. `true` until told otherwise.
     PeerLegs(bool),
-    /// Hand over if Active, then end.
+    /// Hand over if Active, then end; said once more: at once.
     Stop,
     /// Descriptors come with this packet: the map of the lease cell first if `lease` is set, then the XDP links, to be
     /// held instead of the ones before.

@@ -2,7 +2,7 @@
 
 use super::{
     ANSWER_SPACING, Alarm, CHANGE_ADVERTS, Centiseconds, Election, Event, IntervalChange, Kind, MonoTime,
-    Output, PairMessage, Phase, Priority, State, Tenure,
+    Output, PairMessage, Priority, State, Tenure,
 };
 use crate::election::record::{CONTENTION_PAUSE_NANOS, Contention};
 use crate::lease;
@@ -22,15 +22,7 @@ impl Election {
                 self.alarm(now, Alarm::Contended);
             }
             self.release(now);
-            let active_down_at = heard.at.plus(self.wait_nanos());
-            self.enter(
-                now,
-                State::Standby {
-                    active_down_at,
-                    phase: Phase::Waiting,
-                },
-                event,
-            );
+            self.enter(now, self.place(heard.at), event);
             return;
         }
         match heard.kind {
@@ -115,7 +107,7 @@ impl Election {
             self.counters.deaf += 1;
             self.alarm(now, Alarm::Deaf);
             self.release(now);
-            self.enter(now, self.fresh_wait(now), Event::Deaf);
+            self.enter(now, self.place(now), Event::Deaf);
         } else if now >= tenure.advertise_at {
             self.advertise(now, tenure);
         } else if now >= tenure.renew_at {
@@ -177,7 +169,7 @@ impl Election {
             Event::LeaseLapsed
         };
         self.leave_active();
-        self.enter(now, self.fresh_wait(now), event);
+        self.enter(now, self.place(now), event);
     }
 
     /// Clears the lease, then tells the peer.

@@ -26,7 +26,7 @@ const TRUSTED_NANOS: u64 = 160_000_000;
 const LEAST_NANOS: u64 = 40_000_000;
 /// Time between two messages that arm. Nanoseconds.
 const REPEAT_NANOS: u64 = 5_000_000;
-/// The peer is asked for so long. Nanoseconds.
+/// The peer is armed anew for so long. Nanoseconds.
 const PATIENCE_NANOS: u64 = 200_000_000;
 /// What has been sent to a server before the owner yielded is answered within this. Nanoseconds.
 const DRAIN_NANOS: u64 = 30_000_000;
@@ -43,7 +43,7 @@ pub(super) struct Handing {
     why: Event,
     /// Lets go even if the peer does not answer.
     must: bool,
-    /// Since when messages arm.
+    /// Since when messages arm; the peer's answer is waited for from then on, however often it is armed.
     since: MonoTime,
     repeat_at: MonoTime,
     step: Step,
@@ -51,9 +51,7 @@ pub(super) struct Handing {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
-    Arming {
-        give_up_at: MonoTime,
-    },
+    Arming,
     Yielding {
         done_at: MonoTime,
         armed_until: MonoTime,
@@ -63,7 +61,7 @@ enum Step {
 impl Handing {
     pub(super) fn deadline(self) -> MonoTime {
         self.repeat_at.min(match self.step {
-            Step::Arming { give_up_at } => give_up_at,
+            Step::Arming => self.since.plus(PATIENCE_NANOS),
             Step::Yielding { done_at, armed_until } => done_at.min(armed_until.minus(LEAST_NANOS)),
         })
     }
@@ -91,8 +89,9 @@ impl Election {
     /// As the Active: hand over; if the node `must` let go, it does so in the end however the peer is.
     pub(super) fn hand_over(&mut self, now: MonoTime, why: Event, must: bool) {
         if let Some(handing) = &mut self.handing {
-            if must {
-                (handing.why, handing.must) = (why, true);
+            if must || handing.why == Event::MainSilent {
+                handing.why = why;
+                handing.must |= must;
             }
             return;
         }
@@ -101,13 +100,12 @@ impl Election {
             Some(_) if must => self.let_go(now, why),
             Some(unable) => self.refuse_hand_over(unable),
             None => {
-                let give_up_at = now.plus(PATIENCE_NANOS);
                 self.handing = Some(Handing {
                     why,
                     must,
                     since: now,
                     repeat_at: now.plus(REPEAT_NANOS),
-                    step: Step::Arming { give_up_at },
+                    step: Step::Arming,
                 });
                 self.outputs.push_back(Output::Speak);
             }
@@ -115,7 +113,8 @@ impl Election {
     }
 
     /// As the Active with a silent main process: hands over to a peer that can serve. The programs go on forwarding as they
-    /// did last, which is more than nobody does: with no such peer this node stays, and looks again.
+    /// did last, which is more than nobody does: with no such peer this node stays, and looks again. Without authentication nothing
+    /// tells of the peer: it lets go.
     pub(super) fn leave_if_silent(&mut self, now: MonoTime) {
         let silent = self.main_silent && matches!(self.state, State::Active(_)) && self.handing.is_none();
         if silent && (!self.settings.authenticated || self.unable(now).is_none()) {
@@ -128,13 +127,35 @@ impl Election {
         self.relay(now.plus(RELAY_NANOS));
         self.release(now);
         self.preemption_rests |= why == Event::HandOver;
-        let out = self.stopped || self.main_silent;
-        let state = if out {
+        self.enter(now, self.place(now), why);
+    }
+
+    /// Where a node that owns no more has a place; as Standby it waits from `from` on. It is handed nothing back while it is to end
+    /// or its main process is silent.
+    pub(super) fn place(&self, from: MonoTime) -> State {
+        if self.stopped || self.main_silent {
             State::Initialize
         } else {
-            self.fresh_wait(now)
-        };
-        self.enter(now, state, why);
+            self.fresh_wait(from)
+        }
+    }
+
+    /// As the Active: owns as before, whatever became of the peer.
+    fn break_off(&mut self) {
+        let handing = self.handing.take();
+        if handing.is_some_and(|handing| matches!(handing.step, Step::Yielding { .. })) {
+            self.outputs.push_back(Output::Yield(false));
+        }
+    }
+
+    /// As the Active: the main process, for whose silence alone a hand-over was begun, is heard again.
+    pub(super) fn stay_with_main(&mut self) {
+        if self
+            .handing
+            .is_some_and(|handing| handing.why == Event::MainSilent && !handing.must)
+        {
+            self.break_off();
+        }
     }
 
     /// As the Active: what is due of a hand-over. Whether this node has let go.
@@ -143,7 +164,7 @@ impl Election {
             return false;
         };
         match handing.step {
-            Step::Arming { give_up_at } if now >= give_up_at => {
+            Step::Arming if now >= handing.since.plus(PATIENCE_NANOS) => {
                 self.handing = None;
                 if handing.must {
                     self.let_go(now, handing.why);
@@ -154,15 +175,19 @@ impl Election {
             }
             Step::Yielding { armed_until, .. } if now.plus(LEAST_NANOS) >= armed_until => {
                 self.outputs.push_back(Output::Yield(false));
-                let give_up_at = now.plus(PATIENCE_NANOS);
-                handing.step = Step::Arming { give_up_at };
+                handing.step = Step::Arming;
             }
             Step::Yielding { done_at, .. } if now >= done_at => {
+                if let Some(unable) = self.unable(now).filter(|_| !handing.must) {
+                    self.break_off();
+                    self.refuse_hand_over(unable);
+                    return false;
+                }
                 self.counters.handed_over += 1;
                 self.let_go(now, handing.why);
                 return true;
             }
-            Step::Arming { .. } | Step::Yielding { .. } => {}
+            Step::Arming | Step::Yielding { .. } => {}
         }
         if now >= handing.repeat_at {
             handing.repeat_at = now.plus(REPEAT_NANOS);
@@ -179,16 +204,39 @@ impl Election {
         };
         if said.signs.has(Signs::ASKS) {
             self.hand_over(now, Event::HandOver, false);
+        } else {
+            self.refused_peer = None;
         }
         let heard_at = now.minus(said.unheard_nanos);
+        let unable = self.unable(now);
         let Some(handing) = &mut self.handing else { return };
         // Only a message that armed shows that the grant is of this hand-over.
-        if !said.signs.has(Signs::ARMED) || heard_at < handing.since {
+        if heard_at < handing.since {
             return;
         }
         let until = heard_at.plus(TRUSTED_NANOS);
+        if !said.signs.has(Signs::ARMED) {
+            let withdraws = match handing.step {
+                Step::Arming => true,
+                // What it said before it was armed may come later by a slower path.
+                Step::Yielding { armed_until, .. } => until >= armed_until,
+            };
+            match unable {
+                Some(unable) if withdraws && !handing.must => {
+                    self.break_off();
+                    self.refuse_hand_over(unable);
+                }
+                // Nobody makes flows now: the peer is armed again, or the owner goes without that.
+                Some(_) | None if withdraws && handing.step != Step::Arming => {
+                    handing.step = Step::Arming;
+                    self.outputs.push_back(Output::Yield(false));
+                }
+                Some(_) | None => {}
+            }
+            return;
+        }
         match &mut handing.step {
-            Step::Arming { .. } if until > now.plus(LEAST_NANOS) => {
+            Step::Arming if until > now.plus(LEAST_NANOS) => {
                 let done_at = now.plus(DRAIN_NANOS);
                 handing.step = Step::Yielding {
                     done_at,
@@ -197,7 +245,7 @@ impl Election {
                 self.relay(now.plus(RELAY_NANOS));
                 self.outputs.push_back(Output::Yield(true));
             }
-            Step::Arming { .. } => {}
+            Step::Arming => {}
             Step::Yielding { armed_until, .. } => *armed_until = until.max(*armed_until),
         }
     }
@@ -214,12 +262,20 @@ impl Election {
             self.counters.armed += u64::from(now >= self.armed_until);
             self.arm(now.plus(GRANT_NANOS));
             self.outputs.push_back(Output::Speak);
-        } else if now < self.armed_until {
-            self.arm(MonoTime::ZERO);
+        } else {
+            self.withdraw(now);
         }
     }
 
-    pub(super) fn arm(&mut self, until: MonoTime) {
+    /// Acts for the owner no more, and tells it at once: it is about to let go.
+    pub(super) fn withdraw(&mut self, now: MonoTime) {
+        if now < self.armed_until {
+            self.arm(MonoTime::ZERO);
+            self.outputs.push_back(Output::Speak);
+        }
+    }
+
+    fn arm(&mut self, until: MonoTime) {
         self.armed_until = until;
         self.outputs.push_back(Output::Arm { until });
     }
@@ -268,7 +324,14 @@ impl Election {
         }
     }
 
+    /// Tells this node's operator; of what the peer asks for, for a second in every word, once.
     pub(super) fn refuse_hand_over(&mut self, unable: Unable) {
+        if self.peer.is_some_and(|peer| peer.signs.has(Signs::ASKS)) {
+            if self.refused_peer == Some(unable) {
+                return;
+            }
+            self.refused_peer = Some(unable);
+        }
         self.outputs.push_back(Output::RefuseHandOver(unable));
     }
 

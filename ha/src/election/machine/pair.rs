@@ -107,7 +107,7 @@ impl Election {
     pub(super) fn yield_to_healthier(&mut self, now: MonoTime) {
         if self.peer_is_there(now) && self.peer_is_healthier(now) {
             self.release(now);
-            self.enter(now, self.fresh_wait(now), Event::PeerIsHealthier);
+            self.enter(now, self.place(now), Event::PeerIsHealthier);
         }
     }
 

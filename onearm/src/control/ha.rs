@@ -8,7 +8,7 @@ use super::NodeState;
 pub enum HaRequest {
     /// The Standby becomes the Active; asked of either node.
     Switchover {
-        /// Whatever is known of the peer; of the Active only.
+        /// Even if the peer cannot take over; of the Active only.
         force: bool,
     },
     /// Ownership stays where it is, unless its holder dies.

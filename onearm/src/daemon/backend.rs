@@ -1,9 +1,7 @@
 //! Answers of the control API, from the board, the dataplane and the health checks.
 
 use std::collections::BTreeMap;
-use std::io;
 use std::net::SocketAddr;
-use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use onearm_dataplane::{
@@ -12,7 +10,6 @@ use onearm_dataplane::{
 };
 
 use onearm_ha::config::Rollout;
-use onearm_ha::election::Stance;
 use onearm_ha::units::MonoTime;
 use tokio::sync::{mpsc, oneshot, watch};
 
@@ -31,7 +28,7 @@ use super::board::Board;
 use super::clock;
 use super::errands::Errands;
 use super::node_loop::Order;
-use super::{notices, probe, stance, streaming};
+use super::{notices, probe, streaming};
 
 /// The daemon as the control API sees it.
 #[derive(Debug)]
@@ -56,8 +53,6 @@ pub(crate) struct Backend {
     pub(crate) started_ns: u64,
     /// To the main loop.
     pub(crate) orders: mpsc::Sender<Order>,
-    /// Where what the operator wants is kept.
-    pub(crate) state_dir: PathBuf,
 }
 
 impl Backend {
@@ -260,21 +255,7 @@ impl ControlBackend for Backend {
             .send(Order { request, answer })
             .await
             .map_err(|_| gone())?;
-        let mut done = answered.await.map_err(|_| gone())??;
-        let stance = match request {
-            HaRequest::Switchover { .. } => return Ok(done),
-            HaRequest::Hold { on: true } => Stance::Hold,
-            HaRequest::Maintenance { on: true, .. } => Stance::Maintenance,
-            HaRequest::Hold { on: false } | HaRequest::Maintenance { on: false, .. } => Stance::Normal,
-        };
-        let directory = self.state_dir.clone();
-        let kept = tokio::task::spawn_blocking(move || stance::store(&directory, stance)).await;
-        if let Err(error) = kept.map_err(io::Error::other).and_then(|kept| kept) {
-            let kept = format!("; but this could not be kept across a restart of onearmd: {error}");
-            done.message.push_str(&kept);
-            return Err(Refusal::internal(done.message));
-        }
-        Ok(done)
+        answered.await.map_err(|_| gone())?
     }
 }
 

@@ -279,11 +279,13 @@ impl HaLink {
         tell_conflicts(&self.end, &mut conflicts);
     }
 
-    /// Orders the end: it hands over if Active. Waits for it, and kills it if it does not end.
-    pub(crate) async fn stop(self, news: &mut mpsc::Receiver<News>) {
+    /// Orders the end: it hands over if Active, or lets go `at_once`. Waits for it, and kills it if it does not end.
+    pub(crate) async fn stop(self, news: &mut mpsc::Receiver<News>, at_once: bool) {
         self.ordered.store(true, Ordering::Release);
-        if let Err(error) = self.end.send(&ToHa::Stop, PATIENCE) {
-            tracing::warn!(%error, "the HA process takes no orders");
+        for _ in 0..=u8::from(at_once) {
+            if let Err(error) = self.end.send(&ToHa::Stop, PATIENCE) {
+                tracing::warn!(%error, "the HA process takes no orders");
+            }
         }
         if timeout(STOP_LIMIT, end_of(news)).await.is_err() {
             tracing::warn!("the HA process did not end in time and is killed");

@@ -443,7 +443,7 @@ impl Running {
         tracing::info!("stopping");
         self.scripts.stop();
         if let Some((ha, mut heard)) = self.ha.take() {
-            ha.stop(&mut heard).await;
+            ha.stop(&mut heard, false).await;
         }
         self.lease.clear();
         if let Some(streaming) = self.streaming.take() {

@@ -198,7 +198,6 @@ async fn serve(options: &Options, mut loaded: Loaded) -> anyhow::Result<()> {
         stream: streaming.as_ref().map(|streaming| streaming.view.clone()),
         started_ns,
         orders,
-        state_dir: options.state_dir.clone(),
     });
     let group = options.group.as_deref().or(loaded.node.control_group.as_deref());
     let bind = || ControlServer::bind(&options.run_dir, group);
@@ -216,6 +215,7 @@ async fn serve(options: &Options, mut loaded: Loaded) -> anyhow::Result<()> {
     let files = Files {
         node: options.node.clone(),
         pair: options.pair.clone(),
+        state_dir: options.state_dir.clone(),
     };
     let node = Node::new(Arc::clone(&loaded), board, dataplane, gates, netcfg, checks);
     let open = |path| Recording::open(path, options.record_limit << 20);

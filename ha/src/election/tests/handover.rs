@@ -26,23 +26,19 @@ const FORCE: Input = Input::HandOverOrdered { force: true };
 
 #[test]
 fn a_peer_that_withdraws_is_handed_nothing_and_the_owner_makes_flows_again_at_once() {
-    let unfit = |said: &mut Said| said.health = FIT.without(Health::LEGS);
-    let maintained = |said: &mut Said| said.signs = Signs::MAINTENANCE;
-    let withdrawals: [(fn(&mut Said), &str); 2] = [
-        (unfit, "refuse PeerUnfit(Health(536870912))"),
-        (maintained, "refuse PeerInMaintenance"),
-    ];
-    for (withdraw, refusal) in withdrawals {
+    let unfit = FIT.without(Health::LEGS);
+    for (health, signs, unable) in [
+        (unfit, Signs::default(), Unable::PeerUnfit(unfit)),
+        (FIT, Signs::MAINTENANCE, Unable::PeerInMaintenance),
+    ] {
         let mut bench = yielding(ORDER);
         bench.now = bench.now.plus(5 * MS);
-        let mut heard = said(&bench, 1, Signs::default());
-        heard.said.as_mut().map(withdraw).unwrap();
+        let mut heard = said(&bench, 1, signs);
+        heard.said.as_mut().unwrap().health = health;
         bench.give(Input::Received(heard));
-        let words = bench.words();
-        assert_eq!(words[0], "yield false");
-        assert!(
-            words[1].starts_with(&refusal[..16]) && words.len() == 2,
-            "{words:?}"
+        assert_eq!(
+            bench.take(),
+            [Output::Yield(false), Output::RefuseHandOver(unable)]
         );
         bench.pass(SECOND / 5);
         assert_eq!(bench.machine.role(), Role::Active);

@@ -121,8 +121,8 @@ impl Running {
         let Some((ha, mut heard)) = self.ha.take() else {
             return;
         };
-        self.give_order_up("a leg has no program");
-        ha.stop(&mut heard).await;
+        // What it owns it could not serve while it hands over.
+        ha.stop(&mut heard, true).await;
         self.lease.clear();
         self.node.board.record(
             Severity::Warning,
@@ -131,6 +131,7 @@ impl Running {
             "see the legs in onearm status; it comes back by itself",
         );
         self.owns_nothing("a leg has no program");
+        self.give_order_up("a leg has no program");
     }
 
     /// The election does not run: what it told last holds no more.
@@ -149,6 +150,7 @@ impl Running {
         }
         self.other_faults.clear();
         self.node.board.warn("other-legs", Vec::new());
+        self.show_stances(self.stance, None);
         self.again_by(Instant::now());
     }
 
@@ -190,7 +192,6 @@ impl Running {
             }
             News::Message(ToMain::HandOverRefused(unable)) => self.refused(unable),
             News::Ended => {
-                self.give_order_up("the HA process died");
                 if let Some((ha, _)) = self.ha.take() {
                     ha.kill();
                 }
@@ -202,6 +203,7 @@ impl Running {
                 );
                 self.ha_from = Instant::now() + RETRY;
                 self.owns_nothing("the HA process died");
+                self.give_order_up("the HA process died");
             }
         }
     }
@@ -351,7 +353,7 @@ impl Running {
     }
 }
 
-const fn node_state(role: Role) -> NodeState {
+pub(super) const fn node_state(role: Role) -> NodeState {
     match role {
         Role::Initialize => NodeState::Initialize,
         Role::Standby => NodeState::Standby,

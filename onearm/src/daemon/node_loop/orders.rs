@@ -1,14 +1,17 @@
 //! What operators order of the pair's ownership: given to the HA process, answered when it is done.
 
+use std::io;
 use std::time::Duration;
 
 use onearm_ha::auth::Health;
-use onearm_ha::election::{Event, Role, Stance, Transition, Unable};
+use onearm_ha::election::{Stance, Transition, Unable};
 use onearm_ha::process::ToHa;
 use tokio::sync::oneshot;
+use tokio::task::spawn_blocking;
 use tokio::time::Instant;
 
 use super::Running;
+use super::election::node_state;
 use crate::control::{HaAnswer, HaRequest, NodeState, Refusal, Severity};
 use crate::daemon::node::RETRY;
 use crate::daemon::stance;
@@ -28,13 +31,48 @@ pub(crate) struct Order {
 pub(super) struct Pending {
     order: Order,
     begun: Instant,
+    /// What this node was then.
+    begun_as: NodeState,
     /// This node owned, and does not any more.
     let_go: bool,
+}
+
+/// What a change of this node's role means for an order under way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Turn {
+    /// It goes on.
+    GoesOn,
+    /// This node was to own, and does.
+    TookOver,
+    /// This node was to own no more whatever the peer does, and owns no more.
+    LetGo,
+    /// This node owns again what the peer was to own.
+    TookBack,
 }
 
 impl Pending {
     pub(super) fn due(&self) -> Instant {
         self.begun + PATIENCE
+    }
+
+    fn turn(&mut self, prev: NodeState, next: NodeState) -> Turn {
+        match (prev, next) {
+            (_, NodeState::Active) if self.begun_as == NodeState::Standby => Turn::TookOver,
+            (_, NodeState::Active) => Turn::TookBack,
+            (NodeState::Active, _) => {
+                self.let_go = true;
+                let forced = HaRequest::Maintenance {
+                    on: true,
+                    force: true,
+                };
+                if self.order.request == forced {
+                    Turn::LetGo
+                } else {
+                    Turn::GoesOn
+                }
+            }
+            _ => Turn::GoesOn,
+        }
     }
 }
 
@@ -48,6 +86,20 @@ impl Running {
         let state = self.node.ownership.state;
         let peer_owns = self.node.ownership.peer_is_active;
         match (order.request, state) {
+            (
+                HaRequest::Maintenance {
+                    on: true,
+                    force: false,
+                },
+                NodeState::Active,
+            ) if self.auth.is_none() => {
+                let text = format!(
+                    "without authentication nothing tells whether {} can take over: with this node in maintenance perhaps nobody \
+                     would serve; look at it with onearm status there, and use --force",
+                    self.peer_name()
+                );
+                answer(order, Err(Refusal::state(text)));
+            }
             (
                 HaRequest::Switchover { force } | HaRequest::Maintenance { on: true, force },
                 NodeState::Active,
@@ -86,6 +138,14 @@ impl Running {
                     self.peer_name()
                 );
                 answer(order, Err(Refusal::state(text)));
+            }
+            (HaRequest::Maintenance { on: false, .. }, _) if self.stance != Stance::Maintenance => {
+                let message = format!(
+                    "nothing has changed: {} is not in maintenance",
+                    self.node.loaded.node.name
+                );
+                let reply = self.reply(message, None);
+                answer(order, Ok(reply));
             }
             (HaRequest::Maintenance { on, .. }, _) => {
                 let wanted = if on { Stance::Maintenance } else { Stance::Normal };
@@ -126,6 +186,7 @@ impl Running {
                 self.pending = Some(Pending {
                     order,
                     begun: Instant::now(),
+                    begun_as: self.node.ownership.state,
                     let_go: false,
                 });
             }
@@ -139,31 +200,26 @@ impl Running {
     /// The role changed: part of an order that is being carried out, perhaps.
     pub(super) async fn ordered_transition(&mut self, transition: &Transition) {
         let Some(pending) = &mut self.pending else { return };
-        match (transition.prev, transition.next) {
-            (_, Role::Active) => {
+        match pending.turn(node_state(transition.prev), node_state(transition.next)) {
+            Turn::GoesOn => {}
+            Turn::TookOver => {
                 let took = pending.begun.elapsed();
                 let Some(pending) = self.pending.take() else {
                     return;
                 };
                 let name = self.node.loaded.node.name.clone();
-                let owner = (name.clone(), format!("{name} owns since now"));
-                self.done(pending.order, owner, took);
+                self.done(pending.order, &format!("{name} owns since now"), took);
             }
-            (Role::Active, _) if transition.event == Event::HandOver => {
-                pending.let_go = true;
-                if !self.is_maintenance_pending() {
-                    return;
+            // Before it could own again.
+            Turn::LetGo => {
+                if let Some(pending) = self.pending.take() {
+                    let took = pending.begun.elapsed();
+                    self.take_stance(pending.order, Stance::Maintenance, Some(took))
+                        .await;
                 }
-                // Before anybody could make this node own again.
-                self.set_stance(Stance::Maintenance).await;
             }
-            _ => {}
+            Turn::TookBack => self.give_order_up("it did not take over"),
         }
-    }
-
-    fn is_maintenance_pending(&self) -> bool {
-        let request = self.pending.as_ref().map(|pending| pending.order.request);
-        matches!(request, Some(HaRequest::Maintenance { on: true, .. }))
     }
 
     /// What the peer is may have become known.
@@ -187,65 +243,20 @@ impl Running {
         } else {
             " (without authentication the peer could not be armed: packets were lost until it announced)"
         };
-        self.done(
-            pending.order,
-            (peer.clone(), format!("{peer} owns since now{how}")),
-            took,
-        );
+        self.done(pending.order, &format!("{peer} owns since now{how}"), took);
     }
 
-    fn done(&self, order: Order, (owner, what): (String, String), took: Duration) {
-        let took_ms = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
-        let text = format!("{what}, {took_ms} ms after the order");
+    fn done(&self, order: Order, what: &str, took: Duration) {
+        let text = format!("{what}, {} ms after the order", took.as_millis());
         self.node
             .board
             .record(Severity::Info, "switched-over", text.clone(), "");
-        let reply = HaAnswer {
-            node: self.node.loaded.node.name.clone(),
-            state: self.node.ownership.state,
-            owner: Some(owner),
-            took_ms: Some(took_ms),
-            message: text,
-        };
+        let reply = self.reply(text, Some(took));
         answer(order, Ok(reply));
     }
 
-    /// The HA process did nothing of what it was ordered.
-    pub(super) fn refused(&mut self, unable: Unable) {
-        let Some(pending) = self.pending.take() else {
-            return;
-        };
-        let text = why(unable, &self.node.loaded.node.name, &self.peer_name());
-        answer(pending.order, Err(Refusal::state(text)));
-    }
-
-    /// Time is up, or the HA process is gone.
-    pub(super) fn give_order_up(&mut self, reason: &str) {
-        let Some(pending) = self.pending.take() else {
-            return;
-        };
-        let what = if pending.let_go {
-            format!(
-                "{} has let go, but {} is not known to own yet: see onearm status on both nodes ({reason})",
-                self.node.loaded.node.name,
-                self.peer_name()
-            )
-        } else {
-            format!("nothing has changed: {reason}")
-        };
-        answer(pending.order, Err(Refusal::internal(what)));
-    }
-
-    async fn take_stance(&mut self, order: Order, wanted: Stance, took: Option<Duration>) {
-        self.set_stance(wanted).await;
-        let name = self.node.loaded.node.name.clone();
-        let what = match wanted {
-            Stance::Normal => format!("{name} takes part as configured"),
-            Stance::Hold => format!(
-                "ownership stays where it is; {name} takes over only from a peer that is dead or has let go (onearm ha hold --off ends this)"
-            ),
-            Stance::Maintenance => format!("{name} owns nothing until onearm ha maintenance --off"),
-        };
+    fn reply(&self, message: String, took: Option<Duration>) -> HaAnswer {
+        let name = &self.node.loaded.node.name;
         let owner = match self.node.ownership.state {
             NodeState::Active => Some(name.clone()),
             NodeState::Standby | NodeState::Initialize if self.node.ownership.peer_is_active => {
@@ -253,22 +264,70 @@ impl Running {
             }
             NodeState::Standby | NodeState::Initialize => None,
         };
-        self.node
-            .board
-            .record(Severity::Info, "stance-changed", what.clone(), "");
-        let reply = HaAnswer {
-            node: name,
+        HaAnswer {
+            node: name.clone(),
             state: self.node.ownership.state,
             owner,
             took_ms: took.map(|took| u64::try_from(took.as_millis()).unwrap_or(u64::MAX)),
-            message: what,
-        };
-        answer(order, Ok(reply));
+            message,
+        }
     }
 
-    async fn set_stance(&mut self, wanted: Stance) {
+    /// The HA process did nothing of what it was ordered, or of what the peer asked for.
+    pub(super) fn refused(&mut self, unable: Unable) {
+        let (cause, remedy) = why(unable, &self.node.loaded.node.name, &self.peer_name());
+        if let Some(pending) = self.pending.take() {
+            let text = format!("nothing has changed: {cause}; {remedy}");
+            answer(pending.order, Err(Refusal::state(text)));
+        } else {
+            let text = format!("nothing is handed over: {cause}");
+            self.node
+                .board
+                .record(Severity::Warning, "hand-over-refused", text, remedy);
+        }
+    }
+
+    /// Time is up, or the HA process is gone.
+    pub(super) fn give_order_up(&mut self, reason: &str) {
+        let Some(pending) = self.pending.take() else {
+            return;
+        };
+        let names = (self.node.loaded.node.name.as_str(), self.peer_name());
+        let text = came_to_nothing(&pending, self.node.ownership.state, names, reason);
+        answer(pending.order, Err(Refusal::internal(text)));
+    }
+
+    async fn take_stance(&mut self, order: Order, wanted: Stance, took: Option<Duration>) {
+        let kept = self.set_stance(wanted).await;
+        let name = &self.node.loaded.node.name;
+        let what = match wanted {
+            Stance::Normal => format!("{name} takes part as configured"),
+            Stance::Hold => format!(
+                "ownership stays where it is; {name} takes over only from a peer that is dead or has let go (onearm ha hold --off ends this)"
+            ),
+            Stance::Maintenance => format!("{name} owns nothing until onearm ha maintenance --off"),
+        };
+        self.node
+            .board
+            .record(Severity::Info, "stance-changed", what.clone(), "");
+        let reply = kept.map(|()| self.reply(what.clone(), took)).map_err(|error| {
+            Refusal::internal(format!(
+                "{what}; but this could not be kept across a restart of onearmd: {error}"
+            ))
+        });
+        answer(order, reply);
+    }
+
+    /// Changes it now and for good; if it cannot be kept, only until onearmd ends.
+    async fn set_stance(&mut self, wanted: Stance) -> io::Result<()> {
         self.stance = wanted;
         self.keep_ha().await;
+        if self.ha.is_none() {
+            self.show_stances(wanted, None);
+        }
+        let directory = self.files.state_dir.clone();
+        let kept = spawn_blocking(move || stance::store(&directory, wanted)).await;
+        kept.map_err(io::Error::other).flatten()
     }
 
     /// What both operators want, where it is not the usual.
@@ -313,9 +372,25 @@ fn answer(order: Order, reply: Result<HaAnswer, Refusal>) {
     order.answer.send(reply).unwrap_or_default();
 }
 
+/// What is told of an order that was given up.
+fn came_to_nothing(pending: &Pending, state: NodeState, (own, peer): (&str, String), reason: &str) -> String {
+    let look = "see onearm status on both nodes";
+    match (pending.let_go, state) {
+        (true, NodeState::Active) => {
+            format!("{own} let go, but {peer} did not take over, and {own} owns again: {look}")
+        }
+        (true, _) => format!("{own} has let go, but {peer} is not known to own yet: {look} ({reason})"),
+        (false, state) if state == pending.begun_as => format!("nothing has changed: {reason}"),
+        (false, state) => format!(
+            "{own} was {} and is {state} now: {reason}; {look}",
+            pending.begun_as
+        ),
+    }
+}
+
 /// Cause and remedy.
-fn why(unable: Unable, own: &str, peer: &str) -> String {
-    let (cause, remedy) = match unable {
+fn why(unable: Unable, own: &str, peer: &str) -> (String, String) {
+    match unable {
         Unable::NotActive => (format!("{own} owns nothing"), "run it on the Active".to_owned()),
         Unable::NotStandby => (format!("{own} is no Standby"), "see onearm status".to_owned()),
         Unable::NotAuthenticated => (
@@ -354,8 +429,7 @@ fn why(unable: Unable, own: &str, peer: &str) -> String {
             format!("{peer} did not do its part in time"),
             format!("try again; onearm events there may say more{FORCE}"),
         ),
-    };
-    format!("nothing has changed: {cause}; {remedy}")
+    }
 }
 
 const FORCE: &str = "; --force on the Active does not ask";
@@ -377,9 +451,14 @@ fn lacks(health: Health) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{lacks, why};
+    use super::{Order, Pending, Turn, came_to_nothing, lacks, why};
+    use crate::control::HaRequest;
+    use crate::control::NodeState;
+    use crate::control::NodeState::{Active, Initialize, Standby};
     use onearm_ha::auth::Health;
     use onearm_ha::election::Unable;
+    use tokio::sync::oneshot;
+    use tokio::time::Instant;
 
     #[test]
     fn every_refusal_names_a_cause_and_what_to_do() {
@@ -397,12 +476,88 @@ mod tests {
             Unable::PeerUnfit(unfit),
             Unable::NoAnswer,
         ] {
-            let text = why(unable, "lb1", "lb2");
+            let (cause, remedy) = why(unable, "lb1", "lb2");
+            assert!(!cause.is_empty() && !remedy.is_empty(), "{unable:?}");
+        }
+        assert_eq!(lacks(unfit), "a leg has no program");
+    }
+
+    fn pending(request: HaRequest, begun_as: NodeState) -> Pending {
+        Pending {
+            order: Order {
+                request,
+                answer: oneshot::channel().0,
+            },
+            begun: Instant::now(),
+            begun_as,
+            let_go: false,
+        }
+    }
+
+    const SWITCHOVER: HaRequest = HaRequest::Switchover { force: false };
+
+    const fn maintenance(force: bool) -> HaRequest {
+        HaRequest::Maintenance { on: true, force }
+    }
+
+    #[test]
+    fn an_owner_that_owns_again_has_not_done_what_it_was_ordered() {
+        for request in [SWITCHOVER, maintenance(false)] {
+            let mut order = pending(request, Active);
+            assert_eq!(order.turn(Active, Standby), Turn::GoesOn, "{request:?}");
+            assert_eq!(order.turn(Standby, Active), Turn::TookBack, "{request:?}");
+            let text = came_to_nothing(&order, Active, ("lb1", "lb2".to_owned()), "it did not take over");
+            assert_eq!(
+                text,
+                "lb1 let go, but lb2 did not take over, and lb1 owns again: see onearm status on both nodes"
+            );
+        }
+        let mut order = pending(SWITCHOVER, Standby);
+        assert_eq!(order.turn(Standby, Active), Turn::TookOver);
+    }
+
+    #[test]
+    fn a_node_is_in_maintenance_by_force_once_it_owns_nothing_and_else_once_the_peer_owns() {
+        for next in [Standby, Initialize] {
+            assert_eq!(pending(maintenance(true), Active).turn(Active, next), Turn::LetGo);
+            assert_eq!(
+                pending(maintenance(false), Active).turn(Active, next),
+                Turn::GoesOn
+            );
+        }
+    }
+
+    #[test]
+    fn who_is_told_that_nothing_has_changed_finds_it_so() {
+        let told = |let_go, begun_as, state| {
+            let order = Pending {
+                let_go,
+                ..pending(SWITCHOVER, begun_as)
+            };
+            came_to_nothing(&order, state, ("lb1", "lb2".to_owned()), "the HA process died")
+        };
+        for same in [Active, Standby] {
+            assert_eq!(
+                told(false, same, same),
+                "nothing has changed: the HA process died"
+            );
+        }
+        for (let_go, begun_as, state, beginning) in [
+            (false, Active, Initialize, "lb1 was active and is initialize now"),
+            (
+                false,
+                Standby,
+                Initialize,
+                "lb1 was standby and is initialize now",
+            ),
+            (true, Active, Initialize, "lb1 has let go"),
+            (true, Active, Standby, "lb1 has let go"),
+        ] {
+            let text = told(let_go, begun_as, state);
             assert!(
-                text.starts_with("nothing has changed: ") && text.contains("; "),
+                text.starts_with(beginning) && text.contains("onearm status"),
                 "{text}"
             );
         }
-        assert_eq!(lacks(unfit), "a leg has no program");
     }
 }

@@ -10,13 +10,15 @@ use crate::config::{self, Loaded, Refused};
 use crate::control::Severity;
 use crate::daemon::authentication::{self, Authentication};
 
-/// The files the node was started with.
+/// The files and the directory the node was started with.
 #[derive(Clone, Debug)]
 pub(crate) struct Files {
     /// `node.toml`.
     pub(crate) node: PathBuf,
     /// `pair.toml`.
     pub(crate) pair: PathBuf,
+    /// Where what the operator wants is kept.
+    pub(crate) state_dir: PathBuf,
 }
 
 /// What came of reading them again.
@@ -37,7 +39,7 @@ impl Running {
             self.read_again = true;
             return;
         }
-        let Files { node, pair } = self.files.clone();
+        let Files { node, pair, .. } = self.files.clone();
         self.reading = Some(spawn_blocking(move || config::load(&node, &pair)));
     }
 

@@ -38,6 +38,7 @@ pub use term::TermTimes;
 pub use voice::{PathView, PeerVoice, VoiceCounters};
 
 use crate::announce::{self, OwnedAddress};
+use crate::auth::Health;
 use crate::config::{Config, Transport, Wire};
 use crate::election::{ElectionCounters, ElectionStatus, Input, Role};
 use crate::error::Error;
@@ -96,23 +97,7 @@ pub fn run<S: LeaseSink>(
         TimerFlags::TFD_CLOEXEC | TimerFlags::TFD_NONBLOCK,
     )
     .map_err(Error::system("make timer"))?;
-    let now = clock::now();
-    let mut driver = Driver {
-        end,
-        sink,
-        grants,
-        links,
-        watch: Watch::new(now, u64::MAX),
-        router: None,
-        owned: Vec::new(),
-        owned_parts: Vec::new(),
-        counters: DriverCounters::default(),
-        turned_at: now,
-        state_at: now,
-        peer_owns: false,
-        news: false,
-        ending: None,
-    };
+    let mut driver = Driver::new(clock::now(), end, sink, grants, links);
     let result = loop {
         let next = driver.turn();
         if let Some(exit) = driver.ended() {
@@ -137,6 +122,23 @@ struct Ending {
     free_since: Option<MonoTime>,
 }
 
+/// What the main process tells once, when it changes, and every router must know.
+#[derive(Clone, Copy, Debug)]
+struct Told {
+    health: Health,
+    peer_legs_known: bool,
+}
+
+impl Default for Told {
+    /// Nothing is known to be missing.
+    fn default() -> Self {
+        Self {
+            health: Health::TRACKED,
+            peer_legs_known: true,
+        }
+    }
+}
+
 #[derive(Debug)]
 struct Driver<S> {
     end: HaEnd,
@@ -148,6 +150,7 @@ struct Driver<S> {
     owned: Vec<OwnedAddress>,
     /// Parts of the next owned set.
     owned_parts: Vec<OwnedAddress>,
+    told: Told,
     counters: DriverCounters,
     turned_at: MonoTime,
     /// When the next state is due.
@@ -160,6 +163,26 @@ struct Driver<S> {
 }
 
 impl<S: LeaseSink> Driver<S> {
+    fn new(now: MonoTime, end: HaEnd, sink: S, grants: Grants, links: Vec<OwnedFd>) -> Self {
+        Self {
+            end,
+            sink,
+            grants,
+            links,
+            watch: Watch::new(now, u64::MAX),
+            router: None,
+            owned: Vec::new(),
+            owned_parts: Vec::new(),
+            told: Told::default(),
+            counters: DriverCounters::default(),
+            turned_at: now,
+            state_at: now,
+            peer_owns: false,
+            news: false,
+            ending: None,
+        }
+    }
+
     /// One turn; returns when the next one is due.
     fn turn(&mut self) -> MonoTime {
         let now = clock::now();
@@ -286,12 +309,16 @@ impl<S: LeaseSink> Driver<S> {
                 }
             }
             ToHa::Health(health) => {
+                self.told.health = health;
                 if let Some(router) = &mut self.router {
                     router.set_health(health);
                 }
             }
             ToHa::HandOver { force } => self.tell_election(now, Input::HandOverOrdered { force }),
-            ToHa::PeerLegs(known) => self.tell_election(now, Input::PeerLegsKnown(known)),
+            ToHa::PeerLegs(known) => {
+                self.told.peer_legs_known = known;
+                self.tell_election(now, Input::PeerLegsKnown(known));
+            }
             ToHa::TakeOver => self.tell_election(now, Input::TakeOverOrdered),
             // The second: at once.
             ToHa::Stop if self.ending.is_some() => self.tell_election(now, Input::StopOrdered),
@@ -321,7 +348,7 @@ impl<S: LeaseSink> Driver<S> {
                 self.tell_election(now, Input::StopOrdered);
                 self.carry_out(now);
                 self.router = None;
-                match Router::new(now, config, &self.owned) {
+                match Router::new(now, config, &self.owned, self.told) {
                     Ok(router) => self.router = Some(router),
                     Err(error) => self.tell(&ToMain::ConfigRefused(vec![error.to_string()])),
                 }
@@ -439,4 +466,56 @@ pub(crate) fn advert_frame<A: Address>(
     };
     advert.trailer = trailer(&advert);
     emit_frame((mac, wire.address), to, &advert, config.checksum)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::tests::sample;
+    use crate::election::Entry;
+    use crate::process;
+    use crate::units::Vrid;
+
+    struct NoLease;
+
+    impl LeaseSink for NoLease {
+        fn write(&mut self, _deadline_ns: u64) {}
+        fn write_yielding(&mut self, _deadline_ns: u64) {}
+        fn arm(&mut self, _until_ns: u64) {}
+        fn relay(&mut self, _until_ns: u64) {}
+    }
+
+    /// A leg that loses one of two addresses in the peer's network and gets it back.
+    #[test]
+    fn another_router_knows_what_the_main_process_told_the_one_before() {
+        let (_main, end) = process::pair().unwrap();
+        let now = clock::now();
+        let mut driver = Driver::new(now, end, NoLease, Grants::default(), Vec::new());
+        let mut configure = |vrid, orders: [Option<ToHa>; 2]| {
+            let config = Config {
+                vrid: Vrid::new(vrid).unwrap(),
+                record: true,
+                ..sample()
+            };
+            let configured = [ToHa::Configure(Box::new(config))];
+            for order in configured.into_iter().chain(orders.into_iter().flatten()) {
+                driver.obey(now, order, Vec::new());
+            }
+            let router = driver.router.as_mut().unwrap();
+            router.check_hearing(now, &mut DriverCounters::default());
+            let recorded = router.election.take_recorded();
+            let legs = recorded.iter().filter_map(|entry| match entry {
+                Entry::Given {
+                    input: Input::PeerLegsKnown(known),
+                    ..
+                } => Some(*known),
+                _ => None,
+            });
+            (router.election.health_at(now), legs.last())
+        };
+        let told = [Some(ToHa::Health(Health::DATAPLANE)), Some(ToHa::PeerLegs(false))];
+        let before = configure(51, told);
+        assert_eq!((before.0.has(Health::DATAPLANE), before.1), (true, Some(false)));
+        assert_eq!(configure(52, [None, None]), before);
+    }
 }

@@ -16,7 +16,7 @@ use super::reception::{self, Reception};
 use super::sockets::{Heard, LegSockets};
 use super::term::TermTimes;
 use super::voice::{PathView, PeerVoice, Taken, Voice, VoiceCounters};
-use super::{LeaseSink, advert_frame};
+use super::{LeaseSink, Told, advert_frame};
 use crate::announce::{self, Announcer, OwnedAddress};
 use crate::auth::{self, Health, Spoken};
 use crate::config::{Config, Transport, Wire};
@@ -67,7 +67,12 @@ pub(super) struct Router {
 }
 
 impl Router {
-    pub(super) fn new(now: MonoTime, config: Config, owned: &[OwnedAddress]) -> Result<Self, Error> {
+    pub(super) fn new(
+        now: MonoTime,
+        config: Config,
+        owned: &[OwnedAddress],
+        told: Told,
+    ) -> Result<Self, Error> {
         let mut announcer = Announcer::new(config.announcements());
         announcer.set_owned(now, owned);
         let voice = config.auth.clone().map(|auth| Voice::new(now, auth, config.vrid));
@@ -76,6 +81,9 @@ impl Router {
         if config.record {
             election.record(now);
         }
+        election.handle(now, Input::PeerLegsKnown(told.peer_legs_known));
+        let mut reception = Reception::new(now, &config);
+        reception.set_of_main(told.health);
         Ok(Self {
             voice: voice.transpose().map_err(|source| Error::System {
                 call: "read random numbers",
@@ -95,7 +103,7 @@ impl Router {
             election,
             recorded: 0,
             announcer,
-            reception: Reception::new(now, &config),
+            reception,
             wire: WireCounters::default(),
             read_at: now,
             lease_until: MonoTime::ZERO,

@@ -16,7 +16,7 @@ use crate::{
     counter::Counter,
     miss::is_bad_source,
     packet::Packet,
-    permission::YIELDING,
+    permission::may_act,
     phase::Phase,
     refusal,
     tables::{Tables, discard, source_slot},
@@ -69,9 +69,8 @@ pub fn ask<P: Packet, T: Tables>(
     if is_bad_source(work, tables) {
         return discard(tables, Counter::BadSource);
     }
-    let lease = tables.lease(work.leg.group);
-    // A first fragment that would have made a flow went to the peer.
-    if work.now >= lease || lease & YIELDING != 0 {
+    // One that yields asks as well: its own flows need help as ever, and what waits in vain goes where its first one goes.
+    if !may_act(tables, work.leg.group, work.now, &work.arrival, &work.leg) {
         return Step::Next(Phase::Relay);
     }
     if !may_ask(tables, work.arrival.key.saddr, work.now) {

@@ -1,14 +1,23 @@
 //! A planned hand-over: the owner that yields makes no flows, the armed node makes them of what the owner passes on.
 
-use super::{Case, balanced::outside, case, case4, expect, expect_drop, expect_pass};
+use super::{
+    Case, balanced::outside, case, case4, expect, expect_asked, expect_drop, expect_pass, too_big::sized,
+};
 use crate::support::{
     Engine, Permission, Setup,
     Verdict::{Drop, Transmit},
     frames::{Body, Frame, arp_request, echo, ip, tcp, udp},
-    model::{ends, routed, verifies},
+    model::{ends, fragments, reassembled, routed, unfragmented, verifies},
     setup::{BROADCAST, GATEWAY, OUR_MAC, PEER_MAC, ROUTER_MAC, S1_MAC, ServiceSpec, VIP},
 };
-use onearm_dataplane_common::counter::Counter;
+use onearm_dataplane_common::{
+    counter::Counter,
+    help::{note, wanted},
+    maps::proto,
+};
+
+/// What the way to the server takes.
+const NARROW: u16 = 1_400;
 
 fn both_nat() -> Setup {
     Setup::service(&ServiceSpec::BOTH_NAT)
@@ -161,6 +170,70 @@ fn relaying<E: Engine>(e: &mut E) {
     }
 }
 
+fn udp_nat() -> Setup {
+    Setup::service(&ServiceSpec {
+        proto: proto::UDP,
+        ..ServiceSpec::BOTH_NAT
+    })
+}
+
+fn udp_nat_narrow() -> Setup {
+    let mut setup = udp_nat();
+    setup.next_hops[0].1.mtu = NARROW;
+    setup
+}
+
+/// The two fragments of a request, the second one first, and what leaves in the order of the datagram.
+#[track_caller]
+fn second_first<E: Engine>(e: &mut E, request: &Frame, id: u32) -> [Vec<u8>; 2] {
+    let whole = unfragmented(&request.clone().payload(&[3; 2_000]).build(), id);
+    let pieces = fragments(&whole, id, 1_480);
+    expect_asked(e, &pieces[1], wanted::KEEP, 0);
+    let first = expect(e, &pieces[0], Transmit);
+    let (verdict, second, _) = e.run_again(&pieces[1], note::AGAIN);
+    assert_eq!(verdict, Transmit, "{:?}", e.counters());
+    [first, second]
+}
+
+/// Fragments of a datagram stay together, also where the second one overtakes the first.
+fn yielding_fragments<E: Engine>(e: &mut E) {
+    let talk = outside();
+    let known = talk.request(Body::Udp(true));
+    expect(e, &known.build(), Transmit);
+    e.permit(Permission::Yielding);
+    let own = second_first(e, &known, 7);
+    assert!(own.iter().all(|piece| piece[..6] == talk.server_mac));
+    assert!(verifies(&reassembled(&own).0));
+    let of_peer = second_first(e, &udp("192.168.10.51:40001", "192.168.100.100:80"), 8);
+    assert!(of_peer.iter().all(|piece| piece[..6] == PEER_MAC));
+    assert_eq!(e.entries().len(), 2, "no flow is made");
+}
+
+fn armed_fragments<E: Engine>(e: &mut E) {
+    e.permit(Permission::Armed);
+    let talk = outside();
+    let request = talk.request(Body::Udp(true));
+    let passed_on = second_first(e, &request.clone().via(PEER_MAC), 7);
+    assert!(passed_on.iter().all(|piece| piece[..6] == talk.server_mac));
+    let stray = unfragmented(&request.payload(&[3; 2_000]).build(), 8);
+    expect_drop(e, &fragments(&stray, 8, 1_480)[1], Counter::NoLease);
+}
+
+/// Too long for the way to the server, and may be fragmented: of the owner's own flow, and of what it passes on.
+fn too_long<E: Engine>(e: &mut E, permission: Permission, mac: [u8; 6]) {
+    let request = || outside().request(Body::Udp(true)).via(mac);
+    if permission == Permission::Yielding {
+        expect(e, &request().build(), Transmit);
+    }
+    e.permit(permission);
+    let whole = unfragmented(&sized(request(), 1_500).build(), 7);
+    expect_asked(e, &whole, wanted::DIVIDE, NARROW);
+    for piece in fragments(&whole, 7, 1_184) {
+        let (verdict, out, _) = e.run_again(&piece, note::AGAIN);
+        assert_eq!((verdict, &out[..6]), (Transmit, &outside().server_mac[..]));
+    }
+}
+
 pub fn cases<E: Engine>() -> Vec<Case<E>> {
     vec![
         case(
@@ -209,6 +282,26 @@ pub fn cases<E: Engine>() -> Vec<Case<E>> {
             armed_relays,
         ),
         case("a grant that has ended permits nothing", both_nat, armed_too_long),
+        case(
+            "an owner that yields keeps fragments together, its own and the peer's",
+            udp_nat,
+            yielding_fragments,
+        ),
+        case(
+            "an armed node keeps fragments together that the owner passes on",
+            udp_nat,
+            armed_fragments,
+        ),
+        case4(
+            "an owner that yields divides what is too long",
+            udp_nat_narrow,
+            |e| {
+                too_long(e, Permission::Yielding, ROUTER_MAC);
+            },
+        ),
+        case4("an armed node divides what is too long", udp_nat_narrow, |e| {
+            too_long(e, Permission::Armed, PEER_MAC);
+        }),
         case4("an armed node answers no arp", both_nat, armed_answers_no_arp),
         case(
             "who has just handed over passes everything on",

@@ -238,24 +238,14 @@ impl Node {
     async fn mirror(&mut self, picture: &Picture) -> Result<(), String> {
         let loaded = Arc::clone(&self.loaded);
         let configured = &loaded.node.legs;
-        // An Active is known by its adverts. A Standby sends none: the kernel's neighbour of its address tells.
-        let Ownership {
-            peer_is_active,
-            peer_mac: told,
-            ..
-        } = self.ownership;
         let peer = self.loaded.node.peer.address;
         let election = plan::election_leg(&loaded.node, picture);
         let legs = plan::legs(configured, picture, |leg| {
+            let said = self.peer_legs.get(&leg.name).copied();
             if election.is_none_or(|election| election.name != leg.name) {
-                return self.peer_legs.get(&leg.name).copied();
+                return said;
             }
-            let known = plan::neighbour_mac(leg, picture, peer);
-            if peer_is_active {
-                told.or(known)
-            } else {
-                known.or(told)
-            }
+            peer_mac(said, self.ownership, || plan::neighbour_mac(leg, picture, peer))
         });
         if legs != self.done.legs {
             let wanted = legs.clone();
@@ -441,6 +431,54 @@ impl Node {
             Ok(Ok(value)) => Ok(value),
             Ok(Err(error)) => Err(error.to_string()),
             Err(panic) => Err(panic.to_string()),
+        }
+    }
+}
+
+/// The peer's MAC on the leg of the adverts. What it says of itself is authenticated, and comes first. Without that an Active
+/// is known by its adverts; a Standby sends none, and the kernel's neighbour of its address tells.
+fn peer_mac(
+    said: Option<[u8; 6]>,
+    ownership: Ownership,
+    neighbour: impl FnOnce() -> Option<[u8; 6]>,
+) -> Option<[u8; 6]> {
+    let heard = ownership.peer_mac;
+    said.or_else(|| {
+        if ownership.peer_is_active {
+            heard.or_else(neighbour)
+        } else {
+            neighbour().or(heard)
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Ownership, peer_mac};
+    use crate::control::NodeState;
+
+    #[test]
+    fn what_the_peer_says_of_its_leg_counts_for_more_than_what_anybody_may_have_sent() {
+        let (said, heard, neighbour) = ([1; 6], [2; 6], [3; 6]);
+        let cases = [
+            (Some(said), Some(heard), Some(neighbour), true, Some(said)),
+            (Some(said), Some(heard), Some(neighbour), false, Some(said)),
+            (Some(said), None, None, false, Some(said)),
+            (None, Some(heard), Some(neighbour), true, Some(heard)),
+            (None, Some(heard), Some(neighbour), false, Some(neighbour)),
+            (None, None, Some(neighbour), true, Some(neighbour)),
+            (None, Some(heard), None, false, Some(heard)),
+            (None, None, None, true, None),
+        ];
+        for case in cases {
+            let (said, heard, neighbour, peer_is_active, wanted) = case;
+            let ownership = Ownership {
+                state: NodeState::Standby,
+                epoch: 0,
+                peer_is_active,
+                peer_mac: heard,
+            };
+            assert_eq!(peer_mac(said, ownership, || neighbour), wanted, "{case:?}");
         }
     }
 }

@@ -249,7 +249,12 @@ impl Running {
         ownership.state = role;
         ownership.peer_is_active = peer_is_active;
         ownership.peer_mac = peer_mac.or(ownership.peer_mac);
-        if before != *ownership {
+        if before.state != role {
+            // What told of the change found no room.
+            self.new_term(role, election.epoch);
+            self.role_changed(before.state, "the change itself was not told");
+        }
+        if before != self.node.ownership {
             self.settle().await;
         }
         self.ordered_state().await;
@@ -329,12 +334,7 @@ impl Running {
     async fn transition(&mut self, transition: &Transition) {
         let reason = told(&transition.event).replace('-', " ");
         let next = node_state(transition.next);
-        if let Some(epochs) = &self.epochs {
-            epochs.know(transition.epoch);
-            self.terms = transition.epoch;
-        } else if next == NodeState::Active {
-            self.terms += 1;
-        }
+        self.new_term(next, transition.epoch);
         {
             let mut facts = self.node.board.facts();
             facts.state = next;
@@ -345,11 +345,21 @@ impl Running {
         let text = format!("{} → {}: {reason}", transition.prev, transition.next);
         self.node.board.record(Severity::Info, "state-changed", text, "");
         self.node.ownership.state = next;
-        self.node.ownership.epoch = self.terms;
         self.role_changed(node_state(transition.prev), &reason);
         self.remember(transition, &reason).await;
         self.settle().await;
         self.ordered_transition(transition).await;
+    }
+
+    /// The role is `next` now; `epoch` as the election says, which counts with authentication only.
+    fn new_term(&mut self, next: NodeState, epoch: u64) {
+        if let Some(epochs) = &self.epochs {
+            epochs.know(epoch);
+            self.terms = epoch;
+        } else if next == NodeState::Active {
+            self.terms += 1;
+        }
+        self.node.ownership.epoch = self.terms;
     }
 }
 

@@ -93,7 +93,7 @@ struct Node {
     /// Time its clock stood still.
     lag: u64,
     carrier: bool,
-    /// Highest epoch on its disk.
+    /// The epoch on its disk: one more than the highest it knows of, as the daemon keeps it.
     stored: u64,
 }
 
@@ -202,6 +202,7 @@ impl Pair {
     fn boot(&mut self, index: usize) {
         let now = self.now(index);
         let mut election = Election::new(now, self.settings[index], self.nodes[index].stored);
+        self.nodes[index].stored += 1;
         election.handle(now, Input::ReceptionAsked(self.targets));
         let mut reception = Reception::new(now, &self.configs[index]);
         reception.set_of_main(Health::DATAPLANE);
@@ -381,10 +382,8 @@ impl Pair {
                 Output::Relay { until } => *relays = until,
                 Output::Speak => *datagram_at = now,
                 Output::RefuseHandOver(unable) => self.refused.push((index, unable)),
-                Output::ReportTransition(transition) => {
-                    self.nodes[index].stored = self.nodes[index].stored.max(transition.epoch);
-                }
-                Output::StartAnnouncing
+                Output::ReportTransition(_)
+                | Output::StartAnnouncing
                 | Output::AnnounceAgain
                 | Output::StopAnnouncing
                 | Output::RaiseAlarm(_) => {}
@@ -402,6 +401,8 @@ impl Pair {
                 self.speak(index, session, (election, unsaid), kind, epoch, path);
             }
         }
+        let known = machine.election.status().epoch;
+        self.nodes[index].stored = self.nodes[index].stored.max(known + 1);
         self.nodes[index].machine = Some(machine);
     }
 
@@ -880,6 +881,17 @@ fn an_owner_whose_main_process_is_silent_leaves_to_a_peer_that_can_serve_and_to_
         assert!(pair.serves(), "at {}", pair.real);
     }
     assert_eq!(pair.owner(), Some(1));
+}
+
+#[test]
+fn a_node_that_has_just_started_is_handed_everything_in_order() {
+    let mut pair = ordered(100, true, &[(7_000, 0, HAND_OVER)]);
+    pair.faults.push((13_000 * MS, 14_000 * MS, Fault::Kill(1)));
+    while pair.real < 18_000 * MS {
+        pair.advance();
+        assert!(pair.serves(), "at {}", pair.real);
+    }
+    assert_eq!((pair.owner(), pair.refused.len()), (Some(1), 0));
 }
 
 #[test]

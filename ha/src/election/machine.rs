@@ -127,6 +127,9 @@ pub struct Election {
     epoch: u64,
     /// Highest that any node of the pair is known to have owned under.
     epoch_known: u64,
+    /// The newest term that has begun, as far as was heard in this life; 0 = none. A number that is kept for the next one, as
+    /// [`Self::epoch_known`] may be after a start, is no term.
+    term_known: u64,
     peer: Option<Peer>,
     /// When the first of the owner's messages came that proved nothing, since the last that did.
     unproved_since: Option<MonoTime>,
@@ -187,6 +190,7 @@ impl Election {
             lease_deadline: MonoTime::ZERO,
             epoch: 0,
             epoch_known: epoch,
+            term_known: 0,
             peer: None,
             unproved_since: None,
             health: Health::default(),

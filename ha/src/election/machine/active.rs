@@ -88,6 +88,7 @@ impl Election {
         self.unproved_since = None;
         self.epoch_known = self.epoch_known.saturating_add(1);
         self.epoch = self.epoch_known;
+        self.term_known = self.epoch;
         self.counters.became_active += 1;
         self.asking_until = None;
         self.handing = None;

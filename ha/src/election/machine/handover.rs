@@ -255,7 +255,7 @@ impl Election {
         let Some(said) = heard.said.filter(|said| said.freshness == Freshness::Proved) else {
             return;
         };
-        if heard.kind != Kind::Owner || !said.signs.has(Signs::ARMS) || said.epoch != self.epoch_known {
+        if heard.kind != Kind::Owner || !said.signs.has(Signs::ARMS) || said.epoch != self.term_known {
             return;
         }
         if self.may_own(now) && self.peer_legs_known && self.health_at(now).has(FIT) {

@@ -23,6 +23,9 @@ impl Election {
         if heard.kind != Kind::Claim {
             self.epoch_known = self.epoch_known.max(said.epoch);
         }
+        if matches!(heard.kind, Kind::Owner | Kind::Release) {
+            self.term_known = self.term_known.max(said.epoch);
+        }
         if said.hears_twins && said.freshness == Freshness::Proved {
             self.counters.cloned += 1;
             self.cloned_at = Some(now);

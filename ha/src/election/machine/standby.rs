@@ -98,7 +98,7 @@ impl Election {
 
     /// Whether it was said before the newest term that this node knows of began.
     fn is_of_earlier_term(&self, heard: &PairMessage) -> bool {
-        heard.said.is_some_and(|said| said.epoch < self.epoch_known)
+        heard.said.is_some_and(|said| said.epoch < self.term_known)
     }
 
     pub(super) fn wait_after_release(

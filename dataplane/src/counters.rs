@@ -139,16 +139,17 @@ impl Dataplane {
         Ok(counters)
     }
 
-    /// Packets sent on as the owner, or as its helper, since the programs were loaded: translated, routed, or answered.
+    /// Packets sent on as the owner, or as its helper, since the programs were loaded: translated, routed, or answered, not
+    /// passed on to the peer.
     ///
     /// # Errors
     /// [`crate::Error::MapAccess`].
     pub fn forwarded(&self) -> Result<u64> {
-        let sent = [Counter::Transmitted, Counter::Redirected];
-        sent.into_iter().try_fold(0, |sum: u64, counter| {
-            let cpus = self.maps.counters.values(counter.index())?;
-            Ok(sum.wrapping_add(summed(&cpus)))
-        })
+        let count =
+            |counter: Counter| -> Result<u64> { Ok(summed(&self.maps.counters.values(counter.index())?)) };
+        let sent = count(Counter::Transmitted)?.wrapping_add(count(Counter::Redirected)?);
+        // What is passed on is transmitted.
+        Ok(sent.saturating_sub(count(Counter::Relayed)?))
     }
 
     /// Traffic of every configured service and its servers, by name.

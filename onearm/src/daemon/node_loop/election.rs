@@ -244,6 +244,9 @@ impl Running {
         self.other_legs(state);
         self.authentication(state);
         self.look_back(state);
+        if role != NodeState::Active {
+            self.count_before_term().await;
+        }
         let ownership = &mut self.node.ownership;
         let before = *ownership;
         ownership.state = role;
@@ -346,7 +349,7 @@ impl Running {
         self.node.board.record(Severity::Info, "state-changed", text, "");
         self.node.ownership.state = next;
         self.role_changed(node_state(transition.prev), &reason);
-        self.remember(transition, &reason).await;
+        self.remember(transition, &reason);
         self.settle().await;
         self.ordered_transition(transition).await;
     }

@@ -50,7 +50,7 @@ struct Takeover {
 
 impl Running {
     /// Notes a change of role; a take-over is told when its times are known.
-    pub(super) async fn remember(&mut self, transition: &Transition, reason: &str) {
+    pub(super) fn remember(&mut self, transition: &Transition, reason: &str) {
         if transition.next == Role::Active {
             let first_packet = Arc::new(AtomicU64::new(0));
             let looking = look(
@@ -70,7 +70,10 @@ impl Running {
         if let Some(takeover) = self.history.takeover.take() {
             self.tell_takeover(&takeover, None);
         }
-        // Without a lease nothing is forwarded.
+    }
+
+    /// Notes what was forwarded without owning: as the helper of the owner.
+    pub(super) async fn count_before_term(&mut self) {
         match self.node.ask(|d| d.forwarded()).await {
             Ok(forwarded) => self.history.forwarded = forwarded,
             Err(error) => tracing::debug!(%error, "counters not read"),

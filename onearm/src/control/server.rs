@@ -36,8 +36,8 @@ pub trait ControlBackend: Send + Sync + 'static {
     fn flows(&self, query: FlowQuery) -> impl Future<Output = Result<FlowList, Refusal>> + Send;
     /// Events after `query.since`.
     fn events(&self, query: EventQuery) -> impl Future<Output = Result<EventList, Refusal>> + Send;
-    /// Connects to a VIP as a client on the leg. Refused ([`RefusalKind::Refused`]) on the Active, whose own packets to a
-    /// VIP never leave. `request.timeout_ms` is already checked to be 1–30,000.
+    /// Connects to a VIP as a client on the leg: from the Standby, which the Active asks, as its own packets to a VIP never
+    /// leave. Refused ([`RefusalKind::Refused`]) where neither can. `request.timeout_ms` is already checked to be 1–30,000.
     fn probe(&self, request: ProbeRequest) -> impl Future<Output = Result<ProbeResult, Refusal>> + Send;
     /// Moves ownership, or says where it may go; answers when that is done, within some seconds.
     fn ha(&self, request: HaRequest) -> impl Future<Output = Result<HaAnswer, Refusal>> + Send;

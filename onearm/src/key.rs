@@ -12,7 +12,7 @@ mod text;
 mod tests;
 
 pub use fingerprint::{fingerprint, shown};
-pub use place::{Held, Reader, StoreError, create, hold, read, replace};
+pub use place::{Lock, Reader, StoreError, create, lock, read, replace};
 pub use rotation::{RotationError, finished, generate, with_next};
 pub use text::{emit, parse};
 

@@ -12,5 +12,5 @@ mod shim;
 
 pub use account::Account;
 pub use place::{Misplaced, judge};
-pub use run::{Ended, How, OUTPUT_BYTES, Order, run};
+pub use run::{Ended, How, OUTPUT_BYTES, Run, run};
 pub use shim::{FLAG, as_script};

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use onearm::script::{Account, Ended, How, OUTPUT_BYTES, Order, run};
+use onearm::script::{Account, Ended, How, OUTPUT_BYTES, Run, run};
 
 const NOBODY: u32 = 65_534;
 
@@ -43,8 +43,8 @@ fn set_mode(path: &Path, mode: u32) {
     fs::set_permissions(path, Permissions::from_mode(mode)).expect("a mode");
 }
 
-fn order(path: &Path, limit_ms: u64) -> Order {
-    Order {
+fn wanted(path: &Path, limit_ms: u64) -> Run {
+    Run {
         command: vec![
             path.display().to_string(),
             "one two".to_owned(),
@@ -61,13 +61,13 @@ fn order(path: &Path, limit_ms: u64) -> Order {
 }
 
 fn ran(path: &Path, limit_ms: u64) -> Ended {
-    ended(&order(path, limit_ms), &AtomicBool::new(false))
+    ended(&wanted(path, limit_ms), &AtomicBool::new(false))
 }
 
-fn ended(order: &Order, stop: &AtomicBool) -> Ended {
+fn ended(wanted: &Run, stop: &AtomicBool) -> Ended {
     let mut said = None;
     let shim = Path::new(env!("CARGO_BIN_EXE_onearmd"));
-    run(shim, order, stop, |ended| said = Some(ended));
+    run(shim, wanted, stop, |ended| said = Some(ended));
     said.expect("a report")
 }
 
@@ -264,7 +264,7 @@ fn one_that_cannot_be_killed_is_told_about_in_time_and_waited_for() {
         sets.effective.remove(rustix::thread::CapabilitySet::KILL);
         rustix::thread::set_capabilities(None, sets).expect("given up");
         let shim = Path::new(env!("CARGO_BIN_EXE_onearmd"));
-        run(shim, &order(&path, 2_000), &AtomicBool::new(false), |ended| {
+        run(shim, &wanted(&path, 2_000), &AtomicBool::new(false), |ended| {
             told.send(ended).expect("heard");
         });
     });
@@ -291,7 +291,7 @@ fn a_daemon_that_stops_ends_it_at_once() {
     let stop = Arc::new(AtomicBool::new(false));
     let told = Arc::clone(&stop);
     let (report, reported) = std::sync::mpsc::channel();
-    std::thread::spawn(move || report.send(ended(&order(&path, 100_000), &told)));
+    std::thread::spawn(move || report.send(ended(&wanted(&path, 100_000), &told)));
     let mut pid = String::new();
     assert!(comes(|| {
         pid = fs::read_to_string(&began).unwrap_or_default();
@@ -334,9 +334,9 @@ fn a_program_that_was_swapped_since_the_file_was_read_is_not_run() {
 fn a_program_is_never_run_as_root() {
     let place = Place::new();
     let path = place.program("id");
-    let mut order = order(&path, 20_000);
-    order.account.user = 0;
-    let ended = ended(&order, &AtomicBool::new(false));
+    let mut wanted = wanted(&path, 20_000);
+    wanted.account.user = 0;
+    let ended = ended(&wanted, &AtomicBool::new(false));
     assert!(
         matches!(&ended.how, How::NotStarted(why) if why.contains("never runs as root")),
         "{ended}"

@@ -65,7 +65,7 @@ struct Report {
 pub(super) fn run(args: &KeyArgs) -> Result<Exit, Failure> {
     match &args.command {
         KeyCommand::New { out, json } => {
-            let _held = key::hold(out)?;
+            let _lock = key::lock(out)?;
             let keys = key::generate()?;
             key::create(out, &keys, &Reader::daemon())?;
             let next = "Copy it to the other node; there, as root:\n  \
@@ -102,15 +102,15 @@ type Step = (PairKeys, &'static str);
 
 fn step(file: &KeyFile, take: impl FnOnce(&PairKeys) -> Result<Step, Failure>) -> Result<Exit, Failure> {
     // From reading to writing: two at once would take the same step twice.
-    let held = key::hold(&file.key_file);
+    let lock = key::lock(&file.key_file);
     let keys = match read(file) {
         Ok(keys) => keys,
         Err(found) => return refused(&found, file.json),
     };
-    let held = held?;
+    let lock = lock?;
     let (keys, next) = take(&keys)?;
     key::replace(&file.key_file, &keys)?;
-    drop(held);
+    drop(lock);
     told(&file.key_file, &keys, file.json, next)
 }
 

@@ -13,7 +13,7 @@ use tokio::sync::mpsc;
 
 use crate::config::{HaConfig, TrackScript};
 use crate::control::NodeState;
-use crate::script::{Account, Ended, How, Order, run};
+use crate::script::{Account, Ended, How, Run, run};
 
 /// Hooks that wait for the one that runs; when there is no room for another, that one is left out.
 const HOOKS: usize = 16;
@@ -35,7 +35,7 @@ pub(crate) enum Said {
 #[derive(Debug)]
 pub(crate) struct Scripts {
     account: Result<Account, String>,
-    hooks: SyncSender<(&'static str, Order)>,
+    hooks: SyncSender<(&'static str, Run)>,
     said: mpsc::Sender<Said>,
     /// The daemon stops.
     stop: Arc<AtomicBool>,
@@ -55,15 +55,15 @@ impl Scripts {
     ) -> std::io::Result<(Self, mpsc::Receiver<Said>)> {
         let (said, heard) = mpsc::channel(SAID);
         let stop = Arc::new(AtomicBool::new(false));
-        let (hooks, orders) = blocking::sync_channel::<(&'static str, Order)>(HOOKS);
+        let (hooks, waiting) = blocking::sync_channel::<(&'static str, Run)>(HOOKS);
         let (told, stopped) = (said.clone(), Arc::clone(&stop));
         thread::Builder::new().name("hooks".to_owned()).spawn(move || {
-            for (name, order) in orders {
+            for (name, wanted) in waiting {
                 if stopped.load(Ordering::Relaxed) {
                     return;
                 }
                 // The main loop is gone when nobody listens.
-                run(&shim(), &order, &stopped, |ended| {
+                run(&shim(), &wanted, &stopped, |ended| {
                     drop(told.blocking_send(Said::Hook(name, ended)));
                 });
             }
@@ -85,8 +85,8 @@ impl Scripts {
 
     /// Starts a script of `ha.track`.
     pub(crate) fn start(&self, place: usize, script: &TrackScript, environment: Vec<(String, String)>) {
-        let order = match self.order(&script.command, environment, script.timeout) {
-            Ok(order) => order,
+        let wanted = match self.wanted(&script.command, environment, script.timeout) {
+            Ok(wanted) => wanted,
             Err(why) => return self.not_started(place, why),
         };
         if locked(&self.stuck).contains(&place) {
@@ -94,7 +94,7 @@ impl Scripts {
         }
         let (said, stop, stuck) = (self.said.clone(), Arc::clone(&self.stop), Arc::clone(&self.stuck));
         let running = thread::Builder::new().name("script".to_owned()).spawn(move || {
-            run(&shim(), &order, &stop, |ended| {
+            run(&shim(), &wanted, &stop, |ended| {
                 if ended.how == How::Stuck {
                     locked(&stuck).insert(place);
                 }
@@ -129,19 +129,19 @@ impl Scripts {
         environment: Vec<(String, String)>,
         limit: std::time::Duration,
     ) -> Result<(), String> {
-        let order = self.order(command, environment, limit)?;
+        let wanted = self.wanted(command, environment, limit)?;
         self.hooks
-            .try_send((name, order))
+            .try_send((name, wanted))
             .map_err(|_| format!("{HOOKS} hooks wait already"))
     }
 
-    fn order(
+    fn wanted(
         &self,
         command: &[String],
         environment: Vec<(String, String)>,
         limit: std::time::Duration,
-    ) -> Result<Order, String> {
-        Ok(Order {
+    ) -> Result<Run, String> {
+        Ok(Run {
             command: command.to_vec(),
             account: self.account.clone()?,
             environment,

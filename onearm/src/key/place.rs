@@ -238,7 +238,7 @@ fn not_opened(path: &Path, error: &io::Error) -> Diagnostic {
 
 /// The folder of a key file, held by one command at a time; until it is dropped.
 #[derive(Debug)]
-pub struct Held {
+pub struct Lock {
     _folder: Flock<fs::File>,
 }
 
@@ -246,12 +246,12 @@ pub struct Held {
 ///
 /// # Errors
 /// [`StoreError::Write`] when there is no such folder, or it cannot be read.
-pub fn hold(path: &Path) -> Result<Held, StoreError> {
+pub fn lock(path: &Path) -> Result<Lock, StoreError> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
     let folder = fs::File::open(folder.unwrap_or(Path::new("."))).map_err(failed(path))?;
     let held = Flock::lock(folder, FlockArg::LockExclusive);
     let held = held.map_err(|(_, errno)| failed(path)(errno.into()))?;
-    Ok(Held { _folder: held })
+    Ok(Lock { _folder: held })
 }
 
 /// Writes a new key file, of mode 0600, that `reader` can read; whole or not at all.

@@ -32,7 +32,7 @@ const LOOK_MS: u8 = 10;
 
 /// What is to be run.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Order {
+pub struct Run {
     /// Path and arguments; at least the path.
     pub command: Vec<String>,
     /// As whom.
@@ -115,8 +115,8 @@ impl fmt::Display for Ended {
 ///
 /// `report` is called once: at its end, or when SIGKILL has not ended it either (the daemon may not signal it, or the
 /// kernel does not let go of it). In both cases this returns only when it has ended.
-pub fn run(shim: &Path, order: &Order, stop: &AtomicBool, report: impl FnOnce(Ended)) {
-    let Some((program, arguments)) = order.command.split_first() else {
+pub fn run(shim: &Path, wanted: &Run, stop: &AtomicBool, report: impl FnOnce(Ended)) {
+    let Some((program, arguments)) = wanted.command.split_first() else {
         return report(Ended::not_started("no program"));
     };
     // Whatever was found when the file was read: it is run now.
@@ -127,11 +127,11 @@ pub fn run(shim: &Path, order: &Order, stop: &AtomicBool, report: impl FnOnce(En
         let (output, writer) = io::pipe()?;
         let child = Command::new(shim)
             .arg(FLAG)
-            .args([order.account.user, order.account.group].map(|id| id.to_string()))
+            .args([wanted.account.user, wanted.account.group].map(|id| id.to_string()))
             .arg(program)
             .args(arguments)
             .env_clear()
-            .envs(order.environment.iter().map(|(name, value)| (name, value)))
+            .envs(wanted.environment.iter().map(|(name, value)| (name, value)))
             .stdin(Stdio::null())
             .stdout(writer.try_clone()?)
             .stderr(writer)
@@ -139,7 +139,7 @@ pub fn run(shim: &Path, order: &Order, stop: &AtomicBool, report: impl FnOnce(En
         Ok((child, output))
     };
     match started() {
-        Ok((child, output)) => Running::new(child, output, order.limit).wait(stop, report),
+        Ok((child, output)) => Running::new(child, output, wanted.limit).wait(stop, report),
         Err(error) => report(Ended::not_started(error.to_string())),
     }
 }

@@ -504,14 +504,14 @@ mod tests {
             let router = driver.router.as_mut().unwrap();
             router.check_hearing(now, &mut DriverCounters::default());
             let recorded = router.election.take_recorded();
-            let legs = recorded.iter().filter_map(|entry| match entry {
+            let mut legs = recorded.iter().filter_map(|entry| match entry {
                 Entry::Given {
                     input: Input::PeerLegsKnown(known),
                     ..
                 } => Some(*known),
                 _ => None,
             });
-            (router.election.health_at(now), legs.last())
+            (router.election.health_at(now), legs.next_back())
         };
         let told = [Some(ToHa::Health(Health::DATAPLANE)), Some(ToHa::PeerLegs(false))];
         let before = configure(51, told);

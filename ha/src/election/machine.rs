@@ -1,8 +1,10 @@
 //! The machine itself; its rules are told in the module above.
 
 mod active;
+mod admission;
 mod handover;
 mod pair;
+mod sending;
 mod standby;
 
 use std::collections::VecDeque;
@@ -23,8 +25,6 @@ pub const START_LISTEN_SECOND_NANOS: u64 = 500_000_000;
 ///
 /// RFC 9568 §6.4.2 waits the skew, so that of several Backups the best takes over; a pair has only one.
 pub const RELEASE_WAIT_MAX_NANOS: u64 = 5_000_000;
-/// A learned interval is at most this, or ten own intervals if that is more. Nanoseconds.
-const LEARNED_MAX_NANOS: u64 = 3_000_000_000;
 /// Adverts that ask, spread over the half interval before the wait ends.
 const CLAIMS: u8 = 3;
 /// The Active answers a strange advert at once, but leaves this fraction of an interval between two adverts.
@@ -558,57 +558,6 @@ impl Election {
         }
     }
 
-    /// Counts an advert and tells whether it is the peer's.
-    fn admit(&mut self, now: MonoTime, heard: &PairMessage) -> bool {
-        if heard.source == self.settings.address {
-            // Never a reason to change the role (B25).
-            self.counters.own_source_received += 1;
-            self.alarm(now, Alarm::LoopOrDuplicateAddress);
-            return false;
-        }
-        if heard.source != self.settings.peer {
-            self.counters.foreign_received += 1;
-            self.alarm(now, Alarm::ForeignGroup { source: heard.source });
-            return false;
-        }
-        self.counters.adverts_received += 1;
-        if heard.proves_its_sender() {
-            self.peer_heard_at = Some(heard.at);
-        }
-        if !heard.same_addresses {
-            self.counters.address_list_differed += 1;
-            self.alarm(now, Alarm::AddressListDiffers);
-        }
-        self.take_word(now, heard);
-        if heard.proves_its_sender() {
-            self.peer_said = Some(heard.kind);
-        }
-        if !heard.proves_its_sender() {
-            // Perhaps a recording of another life: neither its interval nor its priority is the peer's.
-            return true;
-        }
-        if heard.kind == Kind::Release {
-            self.counters.releases_received += 1;
-            return true;
-        }
-        if heard.kind != Kind::Claim || heard.said.is_some() {
-            self.peer_priority = Some(heard.priority);
-        }
-        let most = LEARNED_MAX_NANOS.max(self.settings.interval.as_nanos().saturating_mul(10));
-        let advertised = heard.interval.as_nanos();
-        if advertised > most {
-            self.counters.interval_clamped += 1;
-            self.alarm(
-                now,
-                Alarm::IntervalClamped {
-                    advertised: heard.interval,
-                },
-            );
-        }
-        self.learned_nanos = advertised.min(most);
-        true
-    }
-
     fn enter(&mut self, now: MonoTime, state: State, event: Event) {
         let prev = self.role();
         self.state = state;
@@ -637,38 +586,9 @@ impl Election {
         self.outputs.push_back(Output::ReportTransition(transition));
     }
 
-    fn send(&mut self, decided_at: MonoTime, kind: Kind, priority: Priority) {
-        let interval = self.settings.interval;
-        self.outputs.push_back(Output::SendAdvert {
-            kind,
-            priority,
-            interval,
-            epoch: self.epoch_said(kind),
-            decided_at,
-        });
-    }
-
     fn alarm(&mut self, now: MonoTime, alarm: Alarm) {
         if self.alarms.admit(now, alarm) {
             self.outputs.push_back(Output::RaiseAlarm(alarm));
         }
-    }
-
-    fn count_sent(&mut self, kind: Kind) {
-        self.send_failing = false;
-        match kind {
-            Kind::Owner => self.counters.adverts_sent += 1,
-            Kind::Claim => self.counters.claims_sent += 1,
-            Kind::Preempt => self.counters.preempts_sent += 1,
-            Kind::Release => self.counters.releases_sent += 1,
-            // Said with every datagram, by the driver.
-            Kind::Standby | Kind::Idle => {}
-        }
-    }
-
-    fn count_send_error(&mut self, now: MonoTime) {
-        self.counters.send_errors += 1;
-        self.send_failing = true;
-        self.alarm(now, Alarm::SendErrors);
     }
 }

@@ -356,6 +356,20 @@ mod tests {
         );
     }
 
+    fn with_links_up(interface: &str, addresses: &[&str]) -> Picture {
+        let mut picture = with_addresses(interface, addresses);
+        for leg in picture.legs.values_mut() {
+            leg.link = Some(LinkPicture {
+                ifindex: 7,
+                mac: None,
+                mtu: 1_500,
+                up: true,
+                carrier: true,
+            });
+        }
+        picture
+    }
+
     #[test]
     fn the_stream_goes_over_the_peer_link_where_there_is_one() {
         let mut pair = parse_pair(Source::new("pair.toml", PAIR)).parsed.config;
@@ -363,16 +377,7 @@ mod tests {
         let ends = |peer: &str, addresses: &[&str]| {
             let node = NODE.replace("peer = { address = \"192.168.100.3\" }", peer);
             let node = parse_node(Source::new("node.toml", node)).config;
-            let mut picture = with_addresses(&node.legs[0].interface, addresses);
-            for leg in picture.legs.values_mut() {
-                leg.link = Some(LinkPicture {
-                    ifindex: 7,
-                    mac: None,
-                    mtu: 1_500,
-                    up: true,
-                    carrier: true,
-                });
-            }
+            let picture = with_links_up(&node.legs[0].interface, addresses);
             let ends = stream_ends(&node, &pair, &picture)?;
             Some([ends.own.to_string(), ends.peer.to_string()])
         };
@@ -409,16 +414,7 @@ mod tests {
         let paths = |peer: &str, addresses: &[&str]| {
             let node = NODE.replace("peer = { address = \"192.168.100.3\" }", peer);
             let node = parse_node(Source::new("node.toml", node)).config;
-            let mut picture = with_addresses(&node.legs[0].interface, addresses);
-            for leg in picture.legs.values_mut() {
-                leg.link = Some(LinkPicture {
-                    ifindex: 7,
-                    mac: None,
-                    mtu: 1_500,
-                    up: true,
-                    carrier: true,
-                });
-            }
+            let picture = with_links_up(&node.legs[0].interface, addresses);
             let config = ha_config(&node, &pair, &picture, Some(&auth)).unwrap()?;
             assert_eq!(config.errors(), []);
             let made = config.auth.unwrap();

@@ -262,23 +262,30 @@ fn recorded(lab: &OneArm, pair: &Pair) -> Result<Vec<Vec<u8>>> {
     Ok(frames)
 }
 
-const REPLAYS: &[&str] = &[
-    "authentication_repeated",
-    "authentication_own_name",
-    "election_unproved",
-];
-
-fn replay(run: &mut Run, lab: &OneArm, pair: &mut Pair) -> Result<()> {
-    let frames = recorded(lab, pair)?;
-    let attack = Attack {
-        name: "adverts and HA datagrams of this life of the nodes, recorded and sent again".to_owned(),
+/// Everything recorded, twenty times over.
+fn repetition(what: &str, frames: Vec<Vec<u8>>) -> Attack {
+    Attack {
+        name: format!("{what}, recorded and sent again"),
         count: (frames.len() * 20) as u64,
         frames,
         a_second: 500,
-        counters: REPLAYS,
+        counters: &[
+            "authentication_repeated",
+            "authentication_own_name",
+            "election_unproved",
+        ],
         bounds: Bounds::NOTHING,
-    };
-    story::tell(run, lab, pair, &attack)
+    }
+}
+
+fn replay(run: &mut Run, lab: &OneArm, pair: &mut Pair) -> Result<()> {
+    let frames = recorded(lab, pair)?;
+    story::tell(
+        run,
+        lab,
+        pair,
+        &repetition("adverts and HA datagrams of this life of the nodes", frames),
+    )
 }
 
 fn old_replay(run: &mut Run, lab: &OneArm, pair: &mut Pair) -> Result<()> {
@@ -294,15 +301,15 @@ fn old_replay(run: &mut Run, lab: &OneArm, pair: &mut Pair) -> Result<()> {
         pair.nodes[index].wait_role(Role::Standby, patience)?;
         pair.nodes[index].wait_checked(patience)?;
     }
-    let attack = Attack {
-        name: "adverts and HA datagrams of an earlier life of both nodes, recorded and sent again".to_owned(),
-        count: (frames.len() * 20) as u64,
-        frames,
-        a_second: 500,
-        counters: REPLAYS,
-        bounds: Bounds::NOTHING,
-    };
-    story::tell(run, lab, pair, &attack)
+    story::tell(
+        run,
+        lab,
+        pair,
+        &repetition(
+            "adverts and HA datagrams of an earlier life of both nodes",
+            frames,
+        ),
+    )
 }
 
 fn conflicts(run: &mut Run, lab: &OneArm, pair: &mut Pair) -> Result<()> {

@@ -33,6 +33,7 @@ mod persistence;
 mod sched_space;
 pub mod schedule;
 mod state;
+pub mod sync;
 mod sys;
 mod tables;
 mod usage;

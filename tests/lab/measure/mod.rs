@@ -11,6 +11,7 @@ pub mod lease;
 pub mod live;
 pub mod outage;
 pub mod owners;
+pub mod sessions;
 pub mod stalls;
 pub mod talk;
 pub mod udp;

@@ -7,7 +7,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::word::Stamp;
+use super::word::{Kind, Stamp};
 use crate::units::MonoTime;
 
 /// How old the message that is echoed may be. Nanoseconds.
@@ -20,6 +20,10 @@ pub const TWINS_NANOS: u64 = 5_000_000_000;
 const WINDOW: usize = 1024;
 /// Messages sent whose time is remembered.
 const REMEMBERED: usize = 256;
+/// Rank of a candidate that was echoed.
+const ECHOED: u64 = u64::MAX;
+/// What is sent within this time echoes the same, whatever the number of paths. Nanoseconds.
+const TURN_NANOS: u64 = 1_000_000;
 
 /// What a believed message proves about now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -69,20 +73,27 @@ struct Known {
     at: MonoTime,
     /// Highest message of this node's that it has echoed.
     echoed: u64,
+    /// The message of this node's whose echo proved it; what it said before echoes earlier ones.
+    proof: u64,
+    /// The last message that this node had sent by then; who was there before has heard no later one.
+    since: u64,
     /// Of the last [`WINDOW`] up to the newest, each at its number modulo that: whether it was heard.
     heard: [bool; WINDOW],
 }
 
 impl Known {
-    fn new(now: MonoTime, stamp: &Stamp) -> Self {
+    fn new(now: MonoTime, stamp: &Stamp, since: u64) -> Self {
         let mut heard = [false; WINDOW];
         heard[slot(stamp.sequence, WINDOW)] = true;
+        let proof = stamp.echo.map_or(0, |(_, sequence)| sequence);
         Self {
             incarnation: stamp.incarnation,
             newest: stamp.sequence,
             last: stamp.sequence,
             at: now,
-            echoed: stamp.echo.map_or(0, |(_, sequence)| sequence),
+            echoed: proof,
+            proof,
+            since,
             heard,
         }
     }
@@ -119,6 +130,8 @@ pub struct Session {
     known: Option<Known>,
     /// A message that proved nothing, to be echoed, with its rank among those since the last stamp; the lowest counts.
     candidate: Option<(u64, (u64, u64))>,
+    /// When the last turn of messages began, and whether it echoes the candidate.
+    turn: (MonoTime, bool),
     /// An incarnation that proved itself before the known one, and when that one followed it.
     other: Option<(u64, MonoTime)>,
     /// When the peer went back last.
@@ -136,6 +149,7 @@ impl Session {
             sent_at: [MonoTime::ZERO; REMEMBERED],
             known: None,
             candidate: None,
+            turn: (MonoTime::ZERO, false),
             other: None,
             went_back_at: None,
             twins_at: None,
@@ -148,42 +162,52 @@ impl Session {
     }
 
     /// The stamp of the next message.
-    pub fn stamp(&mut self, now: MonoTime) -> Stamp {
+    ///
+    /// It echoes the peer as it is known; while others in its name wait for an echo, in every other turn one of them: the peer
+    /// may have started anew, or this node be put back to a time before that. What moves ownership says what was heard of the peer.
+    pub fn stamp(&mut self, now: MonoTime, kind: Kind) -> Stamp {
         self.sent += 1;
         self.sent_at[slot(self.sent, REMEMBERED)] = now;
+        let waits = self.candidate.is_some_and(|(rank, _)| rank != ECHOED);
+        if now.since(self.turn.0) >= TURN_NANOS {
+            self.turn = (now, waits && !self.turn.1);
+        }
         let known = self.known.as_ref();
-        let there = known.filter(|known| now.since(known.at) <= FRESH_NANOS);
+        let is_others_turn = self.turn.1 && matches!(kind, Kind::Owner | Kind::Standby | Kind::Idle);
+        let there = known.filter(|known| !is_others_turn && now.since(known.at) <= FRESH_NANOS);
         let last = |known: &Known| (known.incarnation, known.last);
-        let candidate = self.candidate.as_mut().map(|(rank, message)| {
-            *rank = u64::MAX;
-            *message
+        let echo = there.map(last).or_else(|| {
+            let (rank, message) = self.candidate.as_mut()?;
+            *rank = ECHOED;
+            Some(*message)
         });
         Stamp {
             incarnation: self.incarnation,
             sequence: self.sent,
-            echo: there.map(last).or(candidate).or(known.map(last)),
+            echo: echo.or(known.map(last)),
         }
     }
 
     /// Takes a message with a right code in the peer's name.
     pub fn judge(&mut self, now: MonoTime, stamp: &Stamp) -> Judged {
         let proved = self.is_echo(now, stamp);
+        let echoed = self.echoed_by(stamp);
+        let sent = self.sent;
         if let Some(known) = &mut self.known
             && known.incarnation == stamp.incarnation
         {
-            let echoed = if proved {
-                stamp.echo.map_or(0, |(_, sequence)| sequence)
-            } else {
-                0
-            };
-            let further = echoed > known.echoed;
-            known.echoed = known.echoed.max(echoed);
+            // It was said before its sender went back to where it was proved anew.
+            if echoed.is_some_and(|echoed| echoed < known.proof) {
+                return dropped(Oddity::Repeated);
+            }
+            let newly = echoed.filter(|echoed| proved && *echoed > known.echoed);
+            known.echoed = newly.unwrap_or(known.echoed);
             return match known.note(now, stamp.sequence) {
                 Some(true) if proved => taken(Freshness::Proved, None),
                 Some(true) => taken(Freshness::Known, None),
                 // It has heard what no message before had heard: no replay, but a sender that is not what it was.
-                Some(false) | None if further => {
-                    self.known = Some(Known::new(now, stamp));
+                Some(false) | None if newly.is_some() => {
+                    self.known = Some(Known::new(now, stamp, sent));
                     let again = self.went_back_at.replace(now);
                     let twins = again.is_some_and(|at| now.since(at) < TWINS_NANOS);
                     self.proved_oddly(now, if twins { Oddity::Twins } else { Oddity::WentBack })
@@ -191,11 +215,13 @@ impl Session {
                 Some(false) | None => dropped(Oddity::Repeated),
             };
         }
-        if !proved {
+        // The last words of one that was replaced echo what it heard before.
+        let replaces = |known: &Known| echoed > Some(known.since);
+        if !proved || !self.known.as_ref().is_none_or(replaces) {
             self.consider(stamp);
             return taken(Freshness::Unproved, None);
         }
-        let before = self.known.replace(Known::new(now, stamp));
+        let before = self.known.replace(Known::new(now, stamp, sent));
         self.candidate = None;
         // A restart is one change; who is heard again after it was replaced lives beside its successor.
         let twins = self
@@ -219,14 +245,17 @@ impl Session {
     /// How long ago this node sent the newest message that the sender of `stamp` had heard; [`u64::MAX`] if it had heard
     /// none, or one from before what is remembered. Nanoseconds.
     pub fn unheard(&self, now: MonoTime, stamp: &Stamp) -> u64 {
-        let sequence = stamp
-            .echo
-            .and_then(|(incarnation, sequence)| (incarnation == self.incarnation).then_some(sequence));
-        sequence
+        self.echoed_by(stamp)
             .filter(|sequence| self.remembers(*sequence))
             .map_or(u64::MAX, |sequence| {
                 now.since(self.sent_at[slot(sequence, REMEMBERED)])
             })
+    }
+
+    /// Which message of this incarnation `stamp` echoes, if it does.
+    fn echoed_by(&self, stamp: &Stamp) -> Option<u64> {
+        let (incarnation, sequence) = stamp.echo?;
+        (incarnation == self.incarnation).then_some(sequence)
     }
 
     /// Takes a message with a right code in this node's own name.

@@ -227,7 +227,7 @@ impl Voice {
             hears_twins: self.session.hears_twins(now),
             signs: election.signs(now),
             interval: settings.interval,
-            stamp: self.session.stamp(now),
+            stamp: self.session.stamp(now, kind),
             epoch: election.epoch_said(kind),
             generation: self.auth.generation,
             owned_digest: 0,

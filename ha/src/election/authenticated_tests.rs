@@ -424,7 +424,7 @@ impl Pair {
             health: election.health_at(now).without(unsaid),
             hears_twins: session.hears_twins(now),
             signs: election.signs(now),
-            stamp: session.stamp(now),
+            stamp: session.stamp(now, kind),
         };
         if path == Path::Leg || self.link {
             self.send(message, path);
@@ -679,6 +679,26 @@ fn a_node_put_back_to_a_snapshot_takes_nothing_from_the_owner_of_today() {
         assert_eq!(seen[0], Some(0));
         assert!(seen[2].is_some());
         assert!(pair.double_nanos() <= 50 * MS + 2 * STEP, "{:?}", pair.doubles);
+    }
+}
+
+#[test]
+fn an_owner_put_back_to_before_its_peer_started_anew_is_known_to_it_at_once() {
+    for (interval, link) in [(10, false), (10, true), (100, false), (100, true)] {
+        for after in [1, 30, 200] {
+            let started = 5_627;
+            let faults = [
+                (5_013, started, Fault::Kill(1)),
+                (3_000, started + after, Fault::Revert(0)),
+            ];
+            let (seen, pair) = owners(interval, link, &faults, &[started + after + 160, 9_000]);
+            assert_eq!(seen, [Some(0); 2], "{interval} ms, link {link}, after {after} ms");
+            assert_eq!(
+                pair.double_nanos(),
+                0,
+                "{interval} ms, link {link}, after {after} ms"
+            );
+        }
     }
 }
 

@@ -24,9 +24,9 @@ impl Talk {
 
     /// A word each way, `A` first; how each was taken.
     fn exchange(&mut self, ms: u64) -> (Judged, Judged) {
-        let from_a = self.a.stamp(at(ms));
+        let from_a = self.a.stamp(at(ms), Kind::Owner);
         let at_b = self.b.judge(at(ms), &from_a);
-        let from_b = self.b.stamp(at(ms));
+        let from_b = self.b.stamp(at(ms), Kind::Owner);
         (at_b, self.a.judge(at(ms), &from_b))
     }
 }
@@ -49,7 +49,7 @@ fn a_peer_that_hears_nothing_is_known_but_not_proved() {
         talk.exchange(ms * 10);
     }
     for ms in (600..2000).step_by(10) {
-        let from_a = talk.a.stamp(at(ms));
+        let from_a = talk.a.stamp(at(ms), Kind::Owner);
         assert_eq!(talk.b.judge(at(ms), &from_a), taken(Freshness::Known, None));
     }
 }
@@ -59,15 +59,15 @@ fn b04_no_message_of_an_earlier_boot_is_ever_proved() {
     let mut talk = Talk::new();
     let mut recorded = Vec::new();
     for ms in 0..50 {
-        recorded.push(talk.a.stamp(at(ms)));
+        recorded.push(talk.a.stamp(at(ms), Kind::Owner));
         talk.b.judge(at(ms), recorded.last().unwrap());
-        let from_b = talk.b.stamp(at(ms));
+        let from_b = talk.b.stamp(at(ms), Kind::Owner);
         talk.a.judge(at(ms), &from_b);
     }
     // B starts again: it knows nobody.
     let mut b = Session::new(201, 9);
     for stamp in &recorded {
-        b.stamp(at(100));
+        b.stamp(at(100), Kind::Owner);
         assert_eq!(b.judge(at(100), stamp), taken(Freshness::Unproved, None));
     }
 }
@@ -76,7 +76,7 @@ fn b04_no_message_of_an_earlier_boot_is_ever_proved() {
 fn what_was_heard_once_is_dropped_whatever_the_order() {
     let mut talk = Talk::new();
     talk.exchange(0);
-    let stamps: Vec<_> = (0..6).map(|_| talk.a.stamp(at(10))).collect();
+    let stamps: Vec<_> = (0..6).map(|_| talk.a.stamp(at(10), Kind::Owner)).collect();
     for i in [3, 0, 5, 1, 4, 2] {
         let judged = talk.b.judge(at(11), &stamps[i]);
         assert!(
@@ -116,32 +116,35 @@ fn a_node_put_back_to_a_snapshot_is_believed_again_once_it_has_heard_its_peer() 
 #[test]
 fn an_own_message_is_a_loop_and_another_in_the_own_name_is_not() {
     let mut node = Session::new(100, 7);
-    let sent = node.stamp(at(0));
+    let sent = node.stamp(at(0), Kind::Owner);
     assert_eq!(node.judge_own(&sent), Oddity::Own);
-    assert_eq!(node.judge_own(&Session::new(99, 7).stamp(at(0))), Oddity::OwnName);
+    assert_eq!(
+        node.judge_own(&Session::new(99, 7).stamp(at(0), Kind::Owner)),
+        Oddity::OwnName
+    );
 }
 
 #[test]
 fn the_peer_of_a_cloned_memory_tells_that_there_are_two() {
     let (mut first, mut b) = (Session::new(100, 7), Session::new(200, 8));
     for ms in 0..2000 {
-        b.judge(at(ms * 10), &first.stamp(at(ms * 10)));
-        first.judge(at(ms * 10), &b.stamp(at(ms * 10)));
+        b.judge(at(ms * 10), &first.stamp(at(ms * 10), Kind::Owner));
+        first.judge(at(ms * 10), &b.stamp(at(ms * 10), Kind::Owner));
     }
     let mut second = first.clone();
     for ms in 2000..4000 {
-        b.judge(at(ms * 10), &first.stamp(at(ms * 10)));
-        first.judge(at(ms * 10), &b.stamp(at(ms * 10)));
+        b.judge(at(ms * 10), &first.stamp(at(ms * 10), Kind::Owner));
+        first.judge(at(ms * 10), &b.stamp(at(ms * 10), Kind::Owner));
     }
     assert!(!b.hears_twins(at(40_000)));
     for ms in 4000..4100 {
         let now = at(ms * 10);
-        let challenge = b.stamp(now);
+        let challenge = b.stamp(now, Kind::Owner);
         first.judge(now, &challenge);
         second.judge(now, &challenge);
         // Whichever speaks first.
         let speaks = if ms % 3 == 0 { &mut second } else { &mut first };
-        b.judge(now, &speaks.stamp(now));
+        b.judge(now, &speaks.stamp(now, Kind::Owner));
     }
     assert!(b.hears_twins(at(41_000)) && !b.hears_twins(at(47_000)));
 }
@@ -151,9 +154,9 @@ fn a_restart_is_no_twin_and_two_peers_of_one_name_are() {
     let mut b = Session::new(200, 8);
     let mut talk_with = |a: &mut Session, ms: u64| {
         for _ in 0..2 {
-            let challenge = b.stamp(at(ms));
+            let challenge = b.stamp(at(ms), Kind::Owner);
             a.judge(at(ms), &challenge);
-            let answer = a.stamp(at(ms));
+            let answer = a.stamp(at(ms), Kind::Owner);
             let judged = b.judge(at(ms), &answer);
             if judged.oddity.is_some() {
                 return judged.oddity;
@@ -171,12 +174,12 @@ fn a_restart_is_no_twin_and_two_peers_of_one_name_are() {
 #[test]
 fn recorded_messages_do_not_keep_a_live_peer_from_proving_itself() {
     let mut old = Session::new(99, 5);
-    let recorded: Vec<_> = (0..200).map(|_| old.stamp(at(0))).collect();
+    let recorded: Vec<_> = (0..200).map(|_| old.stamp(at(0), Kind::Owner)).collect();
     let (mut a, mut b) = (Session::new(100, 7), Session::new(200, 8));
     let mut proved_after = None;
     for round in 0_u16..2000 {
         let now = at(1000 + u64::from(round) * 10);
-        let from_a = a.stamp(now);
+        let from_a = a.stamp(now, Kind::Owner);
         if b.judge(now, &from_a).freshness == Some(Freshness::Proved) {
             proved_after = Some(round);
             break;
@@ -185,7 +188,7 @@ fn recorded_messages_do_not_keep_a_live_peer_from_proving_itself() {
         for stamp in recorded.iter().cycle().skip(usize::from(round) * 10).take(10) {
             b.judge(now, stamp);
         }
-        let from_b = b.stamp(now);
+        let from_b = b.stamp(now, Kind::Owner);
         a.judge(now, &from_b);
     }
     assert!(
@@ -194,11 +197,81 @@ fn recorded_messages_do_not_keep_a_live_peer_from_proving_itself() {
     );
 }
 
+#[test]
+fn the_last_words_of_a_life_neither_unseat_the_next_nor_make_it_a_twin() {
+    let mut talk = Talk::new();
+    for ms in 0..5 {
+        talk.exchange(ms * 10);
+    }
+    // What the first life said on a slow path, or somebody recorded.
+    let last_words: Vec<_> = (0..20).map(|_| talk.b.stamp(at(45), Kind::Standby)).collect();
+    talk.b = Session::new(201, 9);
+    for ms in 5..30 {
+        let (_, at_a) = talk.exchange(ms * 10);
+        assert!(
+            ms < 7 || at_a.freshness.is_some_and(|f| f != Freshness::Unproved),
+            "{at_a:?}"
+        );
+        for stamp in &last_words {
+            assert_eq!(talk.a.judge(at(ms * 10), stamp), taken(Freshness::Unproved, None));
+        }
+    }
+    assert!(!talk.a.hears_twins(at(300)));
+}
+
+#[test]
+fn what_a_peer_said_before_it_went_back_is_dropped_after_that() {
+    let mut talk = Talk::new();
+    for ms in 0..5 {
+        talk.exchange(ms * 10);
+    }
+    let snapshot = talk.b.clone();
+    let mut recorded = Vec::new();
+    for ms in 5..20 {
+        talk.exchange(ms * 10);
+        // These are lost, and recorded.
+        recorded.push(talk.b.stamp(at(ms * 10), Kind::Standby));
+    }
+    talk.b = snapshot;
+    for ms in 20..23 {
+        talk.exchange(ms * 10);
+    }
+    for stamp in &recorded {
+        assert_eq!(talk.a.judge(at(230), stamp), dropped(Oddity::Repeated));
+    }
+    let (_, at_a) = talk.exchange(230);
+    assert_eq!(at_a, taken(Freshness::Proved, None));
+}
+
+#[test]
+fn whatever_is_recorded_every_second_turn_and_every_claim_echo_the_peer() {
+    let mut old = Session::new(99, 5);
+    let mut talk = Talk::new();
+    talk.exchange(0);
+    let mut proved = 0;
+    for round in 1..=100 {
+        let now = at(round * 10);
+        for _ in 0..10 {
+            talk.a.judge(now, &old.stamp(now, Kind::Owner));
+        }
+        let from_b = talk.b.stamp(now, Kind::Owner);
+        talk.a.judge(now, &from_b);
+        // On several paths in one turn, all of which are the same.
+        let echoes: Vec<_> = (0..3).map(|_| talk.a.stamp(now, Kind::Standby)).collect();
+        let judged: Vec<_> = echoes.iter().map(|stamp| talk.b.judge(now, stamp)).collect();
+        assert!(judged.iter().all(|one| *one == judged[0]), "{judged:?}");
+        proved += usize::from(judged[0] == taken(Freshness::Proved, None));
+        let claim = talk.a.stamp(now, Kind::Claim);
+        assert_eq!(talk.b.judge(now, &claim), taken(Freshness::Proved, None));
+    }
+    assert!(proved >= 50, "{proved}");
+}
+
 proptest! {
     /// Against a set of all numbers heard: no message of a proved peer is taken twice, and none within the window is lost.
     #[test]
     fn the_window_drops_exactly_what_was_heard(steps in prop::collection::vec((0_u64..40, any::<bool>()), 1..400)) {
-        let mut known = Known::new(at(0), &Stamp { incarnation: 1, sequence: 1, echo: None });
+        let mut known = Known::new(at(0), &Stamp { incarnation: 1, sequence: 1, echo: None }, 0);
         let mut heard = std::collections::BTreeSet::from([1]);
         let mut newest = 1_u64;
         for (distance, forward) in steps {

@@ -20,6 +20,7 @@ use crate::kernel_maps::KernelMaps;
 use crate::lease::LeaseCell;
 use crate::loader;
 use crate::next_hops::Mirror;
+use crate::sync::TellRing;
 use crate::sys;
 use crate::tables::Registry;
 
@@ -215,12 +216,18 @@ impl Dataplane {
     pub fn take_events(&mut self) -> Option<Events> {
         self.maps.events.take().map(Events::new)
     }
+
+    /// The consumer of what the programs say of flows; there is one, `None` after the first call.
+    pub fn take_tells(&mut self) -> Option<TellRing> {
+        let maps = self.maps.tells.take()?;
+        Some(TellRing::new(maps, self.flows()))
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::Dataplane;
-    use crate::{EventStream, Events, Expiry, FlowTable, Helper, LeaseCell};
+    use crate::{EventStream, Events, Expiry, FlowTable, Helper, LeaseCell, sync::TellRing};
 
     #[test]
     fn what_other_threads_need_can_be_given_to_them() {
@@ -231,6 +238,7 @@ mod tests {
         movable::<EventStream>();
         movable::<Expiry>();
         movable::<Helper>();
+        movable::<TellRing>();
         shared::<LeaseCell>();
         shared::<FlowTable>();
     }

@@ -4,6 +4,7 @@ mod expiry;
 mod memory;
 
 pub use expiry::{Expiry, Progress};
+pub(crate) use memory::{entry4, entry6};
 
 use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
@@ -15,6 +16,7 @@ use onearm_dataplane_common::limits::source_slots;
 use onearm_dataplane_common::maps::{Node, WAYS, mode, proto};
 use onearm_dataplane_common::table::{self, Geometry};
 use onearm_dataplane_common::tables::geometry;
+use onearm_dataplane_common::tell;
 use serde::{Deserialize, Serialize};
 
 use crate::identity::IndexSet;
@@ -39,6 +41,8 @@ pub struct FlowTable {
     four: Geometry,
     six: Geometry,
     tallies: Tallies,
+    /// Words of [`tell`].
+    sync: Words<u64>,
     clients: Clients,
     taken: Mutex<Taken>,
     half_open_ticks: u32,
@@ -208,6 +212,7 @@ impl FlowTable {
             four: geometry::<Addr4>(node),
             six: geometry::<Addr>(node),
             tallies: maps.tallies,
+            sync: maps.sync,
             clients: Clients::new(maps.clients, node.flow_hash_key, node.client_bucket_mask),
             taken: Mutex::default(),
             half_open_ticks: node.half_open_ticks,
@@ -242,6 +247,11 @@ impl FlowTable {
 
     pub(crate) fn clients(&self) -> &Clients {
         &self.clients
+    }
+
+    /// Whether the programs write what they see of flows into the ring.
+    pub(crate) fn set_listening(&self, wanted: bool) {
+        self.sync.store(tell::LISTENING, 0, u64::from(wanted));
     }
 
     /// What the last pass of the sweep met.
@@ -483,4 +493,4 @@ fn capacity(geometry: &Geometry) -> u64 {
 #[cfg(test)]
 mod killed;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -19,6 +19,8 @@ use crate::flows::Tallies;
 use crate::legs::Legs;
 use crate::mapping::{Mapping, Words};
 use crate::persistence::ClientMaps;
+use crate::sync::TellMaps;
+use crate::sys;
 
 /// A map with the name it has in errors.
 #[derive(Debug)]
@@ -177,6 +179,8 @@ pub(crate) struct KernelMaps {
     pub(crate) phases: MapData,
     /// Taken by the consumer.
     pub(crate) events: Option<RingBuf<MapData>>,
+    /// Taken by the consumer.
+    pub(crate) tells: Option<TellMaps>,
 }
 
 /// The maps of the flow table.
@@ -184,6 +188,7 @@ pub(crate) struct FlowMaps {
     pub(crate) buckets: Mapping,
     pub(crate) buckets6: Mapping,
     pub(crate) tallies: Tallies,
+    pub(crate) sync: Words<u64>,
     pub(crate) clients: ClientMaps,
 }
 
@@ -197,6 +202,11 @@ impl KernelMaps {
             map: HashMap::try_from(Map::HashMap(endpoints)).map_err(unusable("SERVER_ENDPOINTS"))?,
         };
         let servers = data(ebpf, "SERVERS")?;
+        let counters: MapData = data(ebpf, "COUNTERS")?;
+        let tells = TellMaps {
+            ring: named::<RingBuf<MapData>>(ebpf, "FLOW_TELLS")?.map,
+            counters: per_cpu(again(&counters, "COUNTERS")?, "COUNTERS")?,
+        };
         let maps = Self {
             node: words(ebpf, "NODE")?,
             generation: mapping(ebpf, "GENERATION", 8)?,
@@ -227,11 +237,12 @@ impl KernelMaps {
             last_hops: words(ebpf, "LAST_HOPS")?,
             last_hop_index: named(ebpf, "LAST_HOP_INDEX")?,
             last_hop_free: named(ebpf, "LAST_HOP_FREE")?,
-            counters: named(ebpf, "COUNTERS")?,
+            counters: per_cpu(counters, "COUNTERS")?,
             service_stats: named(ebpf, "SERVICE_STATS")?,
             server_stats: named(ebpf, "SERVER_STATS")?,
             phases: data(ebpf, "PHASES")?,
             events: Some(named::<RingBuf<MapData>>(ebpf, "EVENTS")?.map),
+            tells: Some(tells),
         };
         let flows = FlowMaps {
             buckets: mapping(ebpf, "FLOWS4", size_of::<Bucket4>())?,
@@ -242,6 +253,7 @@ impl KernelMaps {
                 open_servers: words(ebpf, "OPEN_SERVERS")?,
                 sources: words(ebpf, "SOURCES")?,
             },
+            sync: words(ebpf, "FLOW_SYNC")?,
             clients: ClientMaps {
                 rules: words(ebpf, "PERSISTENCE")?,
                 buckets: words(ebpf, "CLIENT_SERVERS")?,
@@ -272,9 +284,20 @@ fn unusable(map: &'static str) -> impl FnOnce(MapError) -> Error {
 
 fn data(ebpf: &mut Ebpf, name: &'static str) -> Result<MapData> {
     match take(ebpf, name)? {
-        Map::Array(data) | Map::HashMap(data) | Map::ProgramArray(data) => Ok(data),
+        Map::Array(data) | Map::HashMap(data) | Map::PerCpuArray(data) | Map::ProgramArray(data) => Ok(data),
         _ => Err(Error::MissingMap { map: name }),
     }
+}
+
+/// A second descriptor of a map.
+fn again(data: &MapData, map: &'static str) -> Result<MapData> {
+    let fd = sys::duplicate(data.fd()).map_err(|source| Error::Descriptor { source })?;
+    MapData::from_fd(fd).map_err(unusable(map))
+}
+
+fn per_cpu(data: MapData, name: &'static str) -> Result<Named<PerCpuArray<MapData, u64>>> {
+    let map = PerCpuArray::try_from(Map::PerCpuArray(data)).map_err(unusable(name))?;
+    Ok(Named { name, map })
 }
 
 fn max_entries(data: &MapData, name: &'static str) -> Result<u32> {

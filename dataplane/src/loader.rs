@@ -119,6 +119,14 @@ pub struct Options {
     pub node: NodeId,
     /// Key of the Maglev hash, the same on both nodes of the pair.
     pub pair_key: [u64; 2],
+    /// Size of the ring of [`crate::sync::TellRing`], bytes: rounded up to a power of two, at most 2^30. A flow that is
+    /// established takes 16.
+    pub tell_bytes: u32,
+}
+
+impl Options {
+    /// Room in the ring for 262,144 flows that are established.
+    pub const TELL_BYTES: u32 = 1 << 22;
 }
 
 impl Dataplane {
@@ -142,6 +150,7 @@ impl Dataplane {
             .map_max_entries("FLOWS4", buckets4)
             .map_max_entries("FLOWS6", buckets6)
             .map_max_entries("CLIENT_SERVERS", clients)
+            .map_max_entries("FLOW_TELLS", ring_bytes(options.tell_bytes))
             .load(OBJECT)
             .map_err(refused_object)?;
         let map_bytes = ebpf.maps().filter_map(|(_, map)| memory(map)).sum();
@@ -184,6 +193,11 @@ impl Dataplane {
             map_bytes,
         ))
     }
+}
+
+/// Bytes of a ring buffer: a power of two, at least the largest page.
+fn ring_bytes(wanted: u32) -> u32 {
+    wanted.clamp(1 << 16, 1 << 30).next_power_of_two()
 }
 
 /// Ways of a bucket that affinities may fill: twice their mean, since they do not spread evenly. At most half of them.
@@ -331,7 +345,8 @@ fn memory(map: &aya::maps::Map) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::{
-        LOAD_ATTEMPTS, Limits, again_if_interrupted, buckets, refused_object, refused_program, ways,
+        LOAD_ATTEMPTS, Limits, again_if_interrupted, buckets, refused_object, refused_program, ring_bytes,
+        ways,
     };
     use crate::error::Error;
     use crate::kernel::Feature;
@@ -393,6 +408,14 @@ mod tests {
         assert_eq!(after(2, 0), (3, true));
         assert_eq!(after(1, libc::EINVAL), (2, false));
         assert_eq!(after(u32::MAX, 0), (LOAD_ATTEMPTS, false));
+    }
+
+    #[test]
+    fn a_ring_has_a_size_the_kernel_takes() {
+        assert_eq!(
+            [0, 1 << 22, (1 << 22) + 1, u32::MAX].map(ring_bytes),
+            [1 << 16, 1 << 22, 1 << 23, 1 << 30]
+        );
     }
 
     #[test]

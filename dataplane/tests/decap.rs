@@ -223,6 +223,7 @@ fn balance(gue_port: Option<u16>) -> (Dataplane, LeaseCell) {
         },
         node: NodeId::new(1).unwrap(),
         pair_key: [1, 2],
+        tell_bytes: Options::TELL_BYTES,
     };
     let mut dataplane = Dataplane::load(&options).unwrap();
     let ifindex = if_nametoindex("leg0").unwrap();

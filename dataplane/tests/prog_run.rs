@@ -226,6 +226,29 @@ fn an_event_that_finds_no_room_is_counted() {
 
 #[test]
 #[ignore = "needs root"]
+fn what_the_peer_was_not_told_because_the_ring_was_full_is_counted() {
+    let mut kernel = Kernel::new();
+    kernel.load(&Setup::service(&ServiceSpec::BOTH_NAT));
+    let talk = talk();
+    let source = talk.handshake(&mut kernel, 1, 2);
+    let rounds = 20_000;
+    for _ in 0..rounds {
+        talk.server_sends(&mut kernel, source, Body::Tcp("R", 3, 0));
+        talk.server_sends(&mut kernel, source, Body::Tcp("A", 3, 2));
+    }
+    let lost = kernel.counter(Counter::TellsLost);
+    // The ring takes 16 bytes for a record.
+    assert_eq!(2 * rounds + 1 - lost, (1 << 18) / 16 - 1);
+    assert_eq!(kernel.tells().len() as u64, 2 * rounds + 1 - lost);
+    talk.server_sends(&mut kernel, source, Body::Tcp("R", 3, 0));
+    assert_eq!(
+        (kernel.tells().len(), kernel.counter(Counter::TellsLost)),
+        (1, lost)
+    );
+}
+
+#[test]
+#[ignore = "needs root"]
 fn forwarded_packets_are_counted_for_their_service() {
     let mut kernel = Kernel::new();
     kernel.load(&Setup::service(&ServiceSpec::BOTH_NAT));

@@ -85,6 +85,7 @@ fn load(max_flows: u32) -> Dataplane {
         },
         node: NodeId::new(1).unwrap(),
         pair_key: [1, 2],
+        tell_bytes: Options::TELL_BYTES,
     };
     Dataplane::load(&options).unwrap()
 }

@@ -91,6 +91,8 @@ counters! {
     ClientStayed = "client_stayed",
     /// Event lost because the ring was full.
     EventLost = "event_lost",
+    /// The peer was not told of something that happened to a flow at once, because the ring was full.
+    TellsLost = "tells_lost",
     /// Dropped: headers do not fit the frame or contradict each other.
     Malformed = "malformed",
     /// Dropped: its headers do not lie in the first piece of the frame's memory (header split of the driver).

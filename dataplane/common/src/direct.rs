@@ -19,6 +19,7 @@ use crate::{
     table::{self, Entry, Found, NotInserted},
     tables::{Tables, discard, geometry, tick},
     tcp::is_opening,
+    tell,
     transmit::{self, excess, write_header},
     tunnel::{self, Ends, Outer},
     wire::{eth, tcp},
@@ -131,6 +132,8 @@ pub fn established<A: Outer, P: Packet, T: Tables, const ROUTED: bool>(
         return discard(tables, Counter::LockContended);
     }
     let error = arrival.shape & shape::ERROR != 0;
+    let packets = entry.packets();
+    let mut tells = packets == 1;
     if opening && state == State::Closing {
         entry.set_own(own | seen::AGAIN);
     }
@@ -154,6 +157,7 @@ pub fn established<A: Outer, P: Packet, T: Tables, const ROUTED: bool>(
             entry.set_other(other);
             let is_closing = flow::state(proto::TCP, after, other) == State::Closing;
             if is_closing != (state == State::Closing) {
+                tells = true;
                 let n = if is_closing { u64::MAX } else { 1 };
                 tables.add_open(entry.stats(), server, n);
             }
@@ -162,7 +166,10 @@ pub fn established<A: Outer, P: Packet, T: Tables, const ROUTED: bool>(
     // A SYN on an established flow may be anybody's; it does not keep the flow alive.
     if !opening && !error {
         entry.set_last_seen(tick(now));
-        entry.set_packets(entry.packets().wrapping_add(1));
+        entry.set_packets(packets.wrapping_add(1));
+        if tells {
+            tell::look::<A, T>(tables, found.at);
+        }
     }
     match send(packet, arrival, leg, tables, &way, now) {
         Ok(step) => step,

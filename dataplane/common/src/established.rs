@@ -18,6 +18,7 @@ use crate::{
     table::{Entry, Found, entry_at},
     tables::{Tables, discard, report, tick, ticks_since},
     tcp::{Knowledge, Segment, is_believable, is_opening},
+    tell,
     transmit::{Hop, excess, send},
     tunnel::Outer,
     wire::{tcp, udp},
@@ -238,10 +239,14 @@ fn reconsider<A: Header, T: Tables>(
     })
 }
 
-/// Ticks since the last packet of either direction.
+/// Ticks since the last packet of either direction, or since what this node knows of packets ([`tell::FLOOR`]).
 #[inline(always)]
 pub fn age<A: Header, T: Tables>(tables: &T, entry: Entry<A>, now: u32) -> u32 {
-    let own = ticks_since(now, entry.last_seen());
+    let (own, floor) = (
+        ticks_since(now, entry.last_seen()),
+        ticks_since(now, tables.floor()),
+    );
+    let own = if floor < own { floor } else { own };
     match entry_at::<A, T>(tables, entry.partner()) {
         Some(partner) => {
             let other = ticks_since(now, partner.last_seen());
@@ -293,6 +298,7 @@ fn answered<A: Header, T: Tables>(tables: &T, found: &Found<A>, before: Knowledg
         && partner.incarnation() == found.incarnation
     {
         partner.set_other(own);
+        tell::look::<A, T>(tables, found.entry().partner());
     }
 }
 
@@ -330,6 +336,9 @@ fn learn<A: Header, T: Tables>(
     let (was, is) = (before.state(reply), after.state(reply));
     if was == is {
         return;
+    }
+    if after.is_confirmed(reply) {
+        tell::look::<A, T>(tables, if reply { entry.partner() } else { found.at });
     }
     if was == State::HalfOpen {
         tables.add_half_open(u64::MAX);

@@ -179,7 +179,11 @@ fn oldest_in<A: Header, T: Tables>(
         return (0, 0);
     };
     best.set(0);
-    let patience = tables.node().map_or(u32::MAX, |node| node.closing_ticks);
+    // Nothing is over before this node knows that it was silent.
+    let mut patience = tables.node().map_or(u32::MAX, |node| node.closing_ticks);
+    if ticks_since(now, tables.floor()) <= patience {
+        patience = u32::MAX;
+    }
     for way in 0..WAYS as u32 {
         let entry = ways.entry(way);
         let score = score(&entry, way, now, patience, budget);

@@ -266,6 +266,20 @@ pub const fn is_reset_by_client(client: u8, server: u8) -> bool {
         && client & server & seen::FIN == 0
 }
 
+/// True for a flow of whose two ends either has shown that it is there: a TCP client has acknowledged its server's SYN-ACK, a
+/// datagram has been answered, or, where the answers are never seen, a second packet has come. Bits as the forward entry has
+/// them, and its packets.
+#[inline(always)]
+pub const fn is_proved(proto: u8, entry_flags: u8, client: u8, server: u8, packets: u32) -> bool {
+    if entry_flags & flags::DIRECT != 0 {
+        packets > 1
+    } else if proto == crate::maps::proto::TCP {
+        client & seen::CONFIRMED != 0
+    } else {
+        server & seen::OPENED != 0
+    }
+}
+
 /// Coarse state from the two directions' [`seen`] bits, in any order for UDP, (client, server) for TCP.
 #[inline(always)]
 pub const fn state(proto: u8, client: u8, server: u8) -> State {

@@ -8,6 +8,7 @@
 //! | new flow | [`mss`], [`limits`], [`schedule`], [`persistence`], [`evict`], [`create`], [`search`] |
 //! | servers that answer themselves | [`direct`], [`tunnel`] |
 //! | frame out | [`transmit`], [`egress`] |
+//! | what the peer is to know | [`tell`] |
 //! | with the help of user space | [`fragment`], [`help`] |
 //! | on a server | [`decap`] |
 //! | what it stands on | [`addr`], [`packet`], [`wire`], [`header`], [`checksum`], [`hash`], [`table`], [`flow`], [`tables`], [`work`], [`phase`] |
@@ -65,6 +66,7 @@ pub mod search;
 pub mod table;
 pub mod tables;
 pub mod tcp;
+pub mod tell;
 pub mod transit;
 pub mod transmit;
 pub mod tunnel;

@@ -42,6 +42,8 @@
 //! | `COUNTERS` | per-CPU array | [`crate::counter::Counter`] → `u64` |
 //! | `SERVICE_STATS`, `SERVER_STATS` | per-CPU array | stats index, server index → [`Stats`] |
 //! | `SERVICE_REFUSALS` | per-CPU array | stats index → [`Refusals`] |
+//! | `FLOW_SYNC` | array, mmapable | word of [`crate::tell`] → `u64`; written by user space only |
+//! | `FLOW_TELLS` | ring buffer | words of [`crate::tell`]; size set by the loader |
 //! | `EVENTS` | ring buffer | [`crate::event::Event`] |
 //! | `EVENT_PACE` | array | slot → `u64`, ns |
 //! | `REFUSALS` | array | [`crate::refusal`] → [`crate::refusal::Meter`] |

@@ -77,6 +77,9 @@ pub unsafe trait FlowMemory {
     /// # Safety
     /// `word` lies in a bucket.
     unsafe fn add(&self, word: *mut u64, n: u64);
+    /// A flow was removed: its entries are published no more, and their ways are not free yet. `entry`: the client's.
+    #[inline(always)]
+    fn removed<A: Address>(&self, _at: u32, _entry: Entry<A>, _incarnation: u64) {}
 }
 
 /// Why a pair could not be inserted.

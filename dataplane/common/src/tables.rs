@@ -11,7 +11,7 @@ use crate::{
     },
     persistence::{self, Rule},
     refusal::{self, Rate},
-    table::{FlowMemory, Geometry},
+    table::{Entry, FlowMemory, Geometry},
     work::{Step, Work},
 };
 
@@ -117,6 +117,14 @@ pub trait Tables: FlowMemory {
     fn event_due(&self, slot: u32, now: u64) -> bool;
     /// Map `EVENTS`.
     fn emit(&self, event: &Event);
+    /// Map `FLOW_SYNC`: somebody reads `FLOW_TELLS`.
+    fn is_listening(&self) -> bool;
+    /// Map `FLOW_SYNC`: [`crate::tell::FLOOR`].
+    fn floor(&self) -> u32;
+    /// Map `FLOW_TELLS`: a record of one word.
+    fn tell_look(&self, place: u64);
+    /// Map `FLOW_TELLS`: a record of a flow that was removed. `entry` lacks its incarnation.
+    fn tell_ended<A: Address>(&self, place: u64, entry: Entry<A>, incarnation: u64);
     /// Map `REFUSALS`: charges one message.
     fn charge(&self, meter: u32, now: u64, rate: Rate) -> bool;
     /// A random number.

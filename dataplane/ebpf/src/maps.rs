@@ -36,8 +36,9 @@ use onearm_dataplane_common::{
     phase::{FAMILY_PHASES, Phase},
     refusal::{METERS, Meter, Rate},
     search,
-    table::FlowMemory,
+    table::{Entry, FlowMemory},
     tables::Tables,
+    tell,
     work::Work,
 };
 
@@ -136,6 +137,10 @@ static SERVICE_STATS: PerCpuArray<Stats> = PerCpuArray::with_max_entries(MAX_SER
 static SERVER_STATS: PerCpuArray<Stats> = PerCpuArray::with_max_entries(SERVER_INDEXES, 0);
 #[map]
 static EVENTS: RingBuf = RingBuf::with_byte_size(EVENT_BYTES, 0);
+#[map]
+static FLOW_SYNC: Array<u64> = Array::with_max_entries(tell::WORDS, MMAPABLE);
+#[map]
+static FLOW_TELLS: RingBuf = RingBuf::with_byte_size(EVENT_BYTES, 0);
 #[map]
 static EVENT_PACE: Array<u64> = Array::with_max_entries(PACE_SLOTS, 0);
 #[map]

@@ -4,7 +4,7 @@
 use std::mem::{offset_of, size_of};
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
-use onearm_dataplane_common::addr::{Addr, Addr4, Address};
+use onearm_dataplane_common::addr::{Addr4, Address};
 use onearm_dataplane_common::flow::{Bucket, FlowEntry};
 use onearm_dataplane_common::maps::WAYS;
 use onearm_dataplane_common::table::{FlowMemory, is_published, taken_ways};
@@ -12,6 +12,18 @@ use onearm_dataplane_common::table::{FlowMemory, is_published, taken_ways};
 use crate::mapping::Mapping;
 
 const _: () = assert!(WAYS == 16, "a location has four bits for the way");
+
+/// An entry of the IPv4 table as it lies in memory.
+pub(crate) fn entry4(words: [u64; size_of::<FlowEntry<Addr4>>() / 8]) -> FlowEntry {
+    // SAFETY: an entry has exactly these words, no padding and no invalid bit pattern (`Pod`).
+    unsafe { std::mem::transmute::<[u64; 8], FlowEntry<Addr4>>(words) }.wide()
+}
+
+/// An entry of the IPv6 table as it lies in memory.
+pub(crate) fn entry6(words: [u64; size_of::<FlowEntry>() / 8]) -> FlowEntry {
+    // SAFETY: as above.
+    unsafe { std::mem::transmute::<[u64; 16], FlowEntry>(words) }
+}
 
 /// Both tables.
 #[derive(Debug)]
@@ -52,14 +64,11 @@ impl Memory {
     pub(super) fn raw<A: Address>(&self, at: u32) -> Option<FlowEntry> {
         let offset = self.offset::<A>(at)?;
         let word = |n: usize| self.of::<A>().u64(offset + n * 8).load(Ordering::Relaxed);
-        if A::V6 {
-            let words: [u64; size_of::<FlowEntry<Addr>>() / 8] = std::array::from_fn(word);
-            // SAFETY: an entry has exactly these words, no padding and no invalid bit pattern (`Pod`).
-            return Some(unsafe { std::mem::transmute::<[u64; 16], FlowEntry<Addr>>(words) });
-        }
-        let words: [u64; size_of::<FlowEntry<Addr4>>() / 8] = std::array::from_fn(word);
-        // SAFETY: as above.
-        Some(unsafe { std::mem::transmute::<[u64; 8], FlowEntry<Addr4>>(words) }.wide())
+        Some(if A::V6 {
+            entry6(std::array::from_fn(word))
+        } else {
+            entry4(std::array::from_fn(word))
+        })
     }
 
     /// A whole copy of a published entry: the same flow before and after the copying.

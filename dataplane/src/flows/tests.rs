@@ -9,7 +9,7 @@ use onearm_dataplane_common::addr::{Addr, Addr4};
 use onearm_dataplane_common::flow::{Bucket4, Bucket6, FlowEntry, flags, hop, lock, seen};
 use onearm_dataplane_common::limits::source_slots;
 use onearm_dataplane_common::maps::{Node, SOURCES_ROW, TICK_SHIFT, mode, proto};
-use onearm_dataplane_common::table;
+use onearm_dataplane_common::{table, tell};
 use proptest::prelude::*;
 
 use super::{Expiry, FlowCounts, FlowFilter, FlowState, FlowTable, Tallies};
@@ -53,6 +53,7 @@ fn flow_table_of(buckets: u32) -> Arc<FlowTable> {
             open_servers: words(8),
             sources: words(2 * SOURCES_ROW),
         },
+        sync: words(tell::WORDS),
         clients: client_maps(1),
     };
     let node = Node {
@@ -76,7 +77,7 @@ fn net(addr: [u8; 4]) -> Addr {
 }
 
 /// The pair with IPv6 addresses.
-pub(super) fn six(pair: (FlowEntry, FlowEntry)) -> (FlowEntry, FlowEntry) {
+pub(crate) fn six(pair: (FlowEntry, FlowEntry)) -> (FlowEntry, FlowEntry) {
     let six = |addr: Addr| Addr([0x2001_0db8_u32.to_be(), 0, 0, addr.0[3]]);
     let entry = |e: FlowEntry| FlowEntry {
         saddr: six(e.saddr),
@@ -89,7 +90,7 @@ pub(super) fn six(pair: (FlowEntry, FlowEntry)) -> (FlowEntry, FlowEntry) {
 }
 
 /// A pair as the programs make it: client n, its SNAT port 20,000 + n.
-pub(super) fn pair(n: u16, proto: u8, state: FlowState, last_seen: (u32, u32)) -> (FlowEntry, FlowEntry) {
+pub(crate) fn pair(n: u16, proto: u8, state: FlowState, last_seen: (u32, u32)) -> (FlowEntry, FlowEntry) {
     let [high, low] = n.to_be_bytes();
     let (client, vip, server) = (
         net([10, 0, high, low]),

@@ -1,7 +1,7 @@
 //! A flow without anything that is an index of this node.
 
 use onearm_dataplane_common::addr::Addr;
-use onearm_dataplane_common::flow::{FlowEntry, FlowKey, flags, seen};
+use onearm_dataplane_common::flow::{FlowEntry, FlowKey, State, flags, is_proved, seen, state};
 use onearm_dataplane_common::maps::{Port, mode, proto};
 use onearm_dataplane_common::table::is_published;
 
@@ -193,24 +193,16 @@ impl Record {
         self.flags >> flags::GROUP_SHIFT
     }
 
-    /// State, if the flow has been proved: a TCP client has acknowledged its server's SYN-ACK, a datagram has been answered,
-    /// or, where the answers are never seen, a second packet has come. The peer is never told of others.
+    /// State, if the flow is proved ([`is_proved`]): the peer is never told of others.
     pub const fn coarse(&self) -> Option<Coarse> {
-        let is_tcp = self.key.proto == proto::TCP;
-        let proved = if self.is_direct() {
-            self.packets > 1
-        } else if is_tcp {
-            self.client & seen::CONFIRMED != 0
-        } else {
-            self.server & seen::OPENED != 0
-        };
-        if !proved {
+        let proto = self.key.proto;
+        if !is_proved(proto, self.flags, self.client, self.server, self.packets) {
             return None;
         }
-        match onearm_dataplane_common::flow::state(self.key.proto, self.client, self.server) {
-            onearm_dataplane_common::flow::State::HalfOpen => None,
-            onearm_dataplane_common::flow::State::Established => Some(Coarse::Established),
-            onearm_dataplane_common::flow::State::Closing => Some(Coarse::Closing),
+        match state(proto, self.client, self.server) {
+            State::HalfOpen => None,
+            State::Established => Some(Coarse::Established),
+            State::Closing => Some(Coarse::Closing),
         }
     }
 

@@ -23,8 +23,9 @@ use onearm_dataplane_common::{
     help,
     maps::TICK_SHIFT,
     tables::tick,
+    tell::{ENDED4, ENDED6},
 };
-use std::{collections::HashMap, time::Duration};
+use std::{collections::HashMap, mem::offset_of, time::Duration};
 
 /// Frames shorter than an Ethernet header never get to a program.
 const SHORTEST: usize = 14;
@@ -108,6 +109,7 @@ impl<'k> Both<'k> {
             Event::Sweep => {
                 self.judge.host.now = now();
                 self.judge.host.sweep();
+                self.judge.host.tells.get_mut().clear();
                 self.copy_to_kernel();
             }
             Event::Noted => {
@@ -240,6 +242,7 @@ impl<'k> Both<'k> {
             let (verdict, out, _) = self.kernel.run_again(frame, note);
             (verdict, out)
         };
+        let told = (timeless_tells(self.kernel), timeless_tells(&mut self.judge.host));
         let moved = (
             difference(&counted.0, self.kernel),
             difference(&counted.1, &self.judge.host),
@@ -254,9 +257,15 @@ impl<'k> Both<'k> {
         let outcome = if by_chance {
             self.copy_from_kernel();
             self.count_as_kernel(ids, &kernel.1, &out);
-            self.holds(&want, (ifindex, frame, note), &before, &kernel, &moved.0)
+            self.holds(
+                &want,
+                (ifindex, frame, note),
+                &before,
+                &kernel,
+                (&moved.0, &told.0),
+            )
         } else {
-            self.is_same(&kernel, &(verdict, out), &moved)
+            self.is_same(&kernel, &(verdict, out), &moved, &told)
         };
         if let Err(End::Wrong(wrong)) = outcome {
             return Err(if late { End::Clock } else { End::Wrong(wrong) });
@@ -280,6 +289,7 @@ impl<'k> Both<'k> {
         kernel: &(Verdict, Vec<u8>),
         user: &(Verdict, Vec<u8>),
         moved: &(HashMap<Counter, u64>, HashMap<Counter, u64>),
+        told: &(Tells, Tells),
     ) -> Step {
         same!(kernel.0, user.0, "verdict");
         // What is dropped is nobody's.
@@ -287,6 +297,7 @@ impl<'k> Both<'k> {
             same!(script::hex(&kernel.1), script::hex(&user.1), "frame");
         }
         same!(moved.0, moved.1, "counters");
+        same!(told.0, told.1, "what the peer is to know");
         same!(
             timeless(self.kernel.entries()),
             timeless(self.judge.host.entries()),
@@ -306,7 +317,7 @@ impl<'k> Both<'k> {
         (ifindex, frame, note): (u32, &[u8], u32),
         before: &[FlowEntry],
         (verdict, out): &(Verdict, Vec<u8>),
-        moved: &HashMap<Counter, u64>,
+        (moved, told): (&HashMap<Counter, u64>, &[Vec<u64>]),
     ) -> Step {
         let outcome = Outcome {
             ifindex,
@@ -317,6 +328,7 @@ impl<'k> Both<'k> {
             before,
             after: &self.judge.host.entries(),
             moved,
+            told,
         };
         self.judge.check(want, &outcome).map_err(End::Wrong)
     }
@@ -328,6 +340,23 @@ fn timeless(mut flows: Vec<FlowEntry>) -> Vec<FlowEntry> {
         flow.last_seen = 0;
     }
     flows
+}
+
+/// Records of `FLOW_TELLS`.
+type Tells = Vec<Vec<u64>>;
+
+/// The same of what the peer is to know.
+fn timeless_tells<E: Engine>(engine: &mut E) -> Tells {
+    let mut tells = engine.tells();
+    for tell in &mut tells {
+        let at = match tell.len() {
+            ENDED4 => offset_of!(FlowEntry<Addr4>, last_seen) / 8,
+            ENDED6 => offset_of!(FlowEntry, last_seen) / 8,
+            _ => continue,
+        };
+        tell[1 + at] = 0;
+    }
+    tells
 }
 
 fn counters<E: Engine>(engine: &E) -> Vec<u64> {

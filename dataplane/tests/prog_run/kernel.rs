@@ -4,7 +4,7 @@ use crate::support::{Engine, Permission, Setup, Verdict, frames::v6, setup::IFIN
 use aya::{
     Ebpf, EbpfLoader, Pod,
     maps::{
-        Array, HashMap, Map, MapData, PerCpuArray, PerCpuValues, ProgramArray, Queue,
+        Array, HashMap, Map, MapData, PerCpuArray, PerCpuValues, ProgramArray, Queue, RingBuf,
         lpm_trie::{Key, LpmTrie},
         xdp::DevMap,
     },
@@ -40,6 +40,7 @@ pub struct Kernel {
     sources_used: bool,
     /// The kernel empties a program array when its last descriptor is closed.
     phases: ProgramArray<MapData>,
+    tells: RingBuf<MapData>,
 }
 
 impl Kernel {
@@ -71,6 +72,7 @@ impl Kernel {
                 .expect("loaded");
             phases.set(index, fd, 0).expect("tail call");
         }
+        let tells = RingBuf::try_from(ebpf.take_map("FLOW_TELLS").expect("FLOW_TELLS")).expect("ring");
         let mut ports = DevMap::try_from(ebpf.map_mut("TX_PORTS").expect("TX_PORTS")).expect("devmap");
         ports.set(2, IFINDEX, None, 0).expect("loopback");
         Self {
@@ -78,6 +80,7 @@ impl Kernel {
             buckets: 0,
             sources_used: false,
             phases,
+            tells,
         }
     }
 
@@ -321,10 +324,12 @@ impl Engine for Kernel {
             stats.set(service, zero, 0).expect("in range");
         }
         self.lease(true);
+        while self.tells.next().is_some() {}
     }
 
     fn change(&mut self, setup: &Setup) {
         self.fill_array("NODE", [(0, setup.node)]);
+        self.fill_array("FLOW_SYNC", (0..).zip(setup.sync));
         self.fill_array("GENERATION", [(0, 0u32)]);
         self.fill_array("LEGS", (0..LEG_SLOTS).map(|n| (n, LegSlot::default())));
         self.fill_array(
@@ -465,6 +470,16 @@ impl Engine for Kernel {
 
     fn half_open(&self) -> u64 {
         self.array("HALF_OPEN").get(&0, 0).expect("one entry")
+    }
+
+    fn tells(&mut self) -> Vec<Vec<u64>> {
+        let mut tells = Vec::new();
+        while let Some(record) = self.tells.next() {
+            let (words, rest) = record.as_chunks();
+            assert_eq!(rest.len(), 0, "whole words");
+            tells.push(words.iter().map(|word| u64::from_ne_bytes(*word)).collect());
+        }
+        tells
     }
 }
 

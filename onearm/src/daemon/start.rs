@@ -162,6 +162,7 @@ async fn serve(options: &Options, mut loaded: Loaded) -> anyhow::Result<()> {
         limits: loaded.pair.table_limits(),
         node: loaded.node.id,
         pair_key: pair_key(&loaded.pair, auth.as_ref()),
+        tell_bytes: onearm_dataplane::Options::TELL_BYTES,
     };
     let mut dataplane = tokio::task::spawn_blocking(move || Dataplane::load(&wanted)).await??;
     tracing::info!(map_bytes = dataplane.map_bytes(), "maps allocated");

@@ -7,6 +7,7 @@ use crate::{
     flow::{FlowEntry, FlowKey, State, flags, state},
     maps::Port,
 };
+use core::mem::size_of;
 use core::ptr::{addr_of_mut, read_volatile, write_volatile};
 
 /// An entry of a live bucket (see [`super::FlowMemory`]). Others may change it at any time.
@@ -127,6 +128,14 @@ impl<A: Address> Entry<A> {
     pub(super) fn incarnation_word(self) -> *mut u64 {
         // SAFETY: in bounds of the live entry.
         unsafe { addr_of_mut!((*self.0).incarnation) }
+    }
+
+    /// Loads a word of the entry as it lies in memory.
+    #[inline(always)]
+    pub fn word(self, n: usize) -> u64 {
+        let words = size_of::<FlowEntry<A>>() / 8;
+        // SAFETY: the bucket is live, the entry aligned and whole words, any bit pattern valid; in bounds.
+        unsafe { read_volatile(self.0.cast::<u64>().add(n % words)) }
     }
 
     /// A copy; consistent only if `incarnation` was the same before and after.

@@ -56,6 +56,7 @@ pub fn remove<A: Address, M: FlowMemory>(
     let (client, server) = (forward.own(), forward.other());
     let (key, reply_key) = (forward.key(), reply.key());
     let (of_server, stats) = (forward.server(), forward.stats());
+    memory.removed(forward_at, forward, incarnation);
     if unpublish(memory, reply, incarnation) {
         free_way::<A, M>(memory, reply_at, geometry.place(&reply_key));
     }

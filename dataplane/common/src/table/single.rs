@@ -141,5 +141,6 @@ fn make_room<A: Address, M: FlowMemory>(
         return;
     }
     scan.gone.set(gone);
+    memory.removed(at, victim, incarnation);
     free_way::<A, M>(memory, at, geometry.place(&key));
 }

@@ -29,6 +29,7 @@ mod reopen;
 mod six;
 mod strays;
 mod tags;
+mod tells;
 mod too_big;
 mod transit;
 
@@ -91,9 +92,11 @@ fn is_met_elsewhere(counter: Counter, v6: bool) -> bool {
         // Two processors at once; more events than a case sends frames: `dataplane/tests/prog_run.rs`.
         // Nor frames whose memory is in pieces of any length: `packets/time.rs`, too.
         // Nor half a minute: `packets/counts.rs`.
-        Counter::FlowRaceLost | Counter::EventLost | Counter::HeadersInPieces | Counter::ClosedEvicted => {
-            true
-        }
+        Counter::FlowRaceLost
+        | Counter::EventLost
+        | Counter::TellsLost
+        | Counter::HeadersInPieces
+        | Counter::ClosedEvicted => true,
         Counter::UdpChecksumMissing | Counter::NdInvalid => !v6,
         Counter::Divided => v6,
         _ => false,
@@ -133,6 +136,7 @@ pub fn tables<E: Engine>() -> Vec<Case<E>> {
         pieces::cases(),
         strays::cases(),
         tags::cases(),
+        tells::cases(),
         rare::cases(),
         refusal::cases(),
         reopen::cases(),

@@ -69,6 +69,8 @@ pub trait Engine {
     fn use_up_last_hops(&mut self);
     /// Value of `HALF_OPEN`.
     fn half_open(&self) -> u64;
+    /// Takes the records of `FLOW_TELLS`.
+    fn tells(&mut self) -> Vec<Vec<u64>>;
 
     /// Counters that are not zero.
     fn counters(&self) -> Vec<(&'static str, u64)> {

@@ -42,6 +42,8 @@ pub const CLIENT_BUCKETS: u32 = 4;
 #[derive(Clone, Debug, Default)]
 pub struct Setup {
     pub node: Node,
+    /// Words of `FLOW_SYNC`.
+    pub sync: [u64; 2],
     pub legs: Vec<(LegKey, Leg)>,
     pub owned: Vec<(OwnedKey, Owned)>,
     pub snat_ranges: Vec<(OwnedKey, SnatRange)>,
@@ -196,6 +198,7 @@ impl Setup {
             )
         };
         Self {
+            sync: [1, 0],
             node: Node {
                 flow_hash_key: [0x0123_4567_89ab_cdef, 0xfedc_ba98_7654_3210],
                 pair_hash_key: [1, 2],

@@ -29,6 +29,30 @@ unsafe impl FlowMemory for Kernel {
         // SAFETY: by contract an aligned word of a bucket.
         unsafe { fetch_add(word, n) };
     }
+
+    #[inline(always)]
+    fn removed<A: Address>(&self, at: u32, entry: Entry<A>, incarnation: u64) {
+        tell::ended(self, at, entry, incarnation);
+    }
+}
+
+/// A record of `N` words: the place, and an entry.
+#[inline(always)]
+fn tell_ended<A: Address, const N: usize>(place: u64, entry: Entry<A>, incarnation: u64) {
+    let Some(mut record) = FLOW_TELLS.reserve::<[u64; N]>(0) else {
+        Kernel.count(Counter::TellsLost);
+        return;
+    };
+    let words = record.as_mut_ptr().cast::<u64>();
+    // SAFETY: `N` words, all of which are written.
+    unsafe {
+        words.write(place);
+        for n in 0..N - 1 {
+            words.add(n + 1).write(entry.word(n));
+        }
+        words.add(tell::incarnation_word::<A>() + 1).write(incarnation);
+    }
+    record.submit(0);
 }
 
 /// # Safety
@@ -396,6 +420,32 @@ impl Tables for Kernel {
         };
         entry.write(*event);
         entry.submit(0);
+    }
+
+    #[inline(always)]
+    fn is_listening(&self) -> bool {
+        counted(&FLOW_SYNC, tell::LISTENING) != 0
+    }
+
+    #[inline(always)]
+    fn floor(&self) -> u32 {
+        counted(&FLOW_SYNC, tell::FLOOR) as u32
+    }
+
+    #[inline(always)]
+    fn tell_look(&self, place: u64) {
+        if FLOW_TELLS.output::<u64>(place, 0).is_err() {
+            self.count(Counter::TellsLost);
+        }
+    }
+
+    #[inline(always)]
+    fn tell_ended<A: Address>(&self, place: u64, entry: Entry<A>, incarnation: u64) {
+        if A::V6 {
+            tell_ended::<A, { tell::ENDED6 }>(place, entry, incarnation);
+        } else {
+            tell_ended::<A, { tell::ENDED4 }>(place, entry, incarnation);
+        }
     }
 
     #[inline(always)]

@@ -3,7 +3,7 @@
 use super::{Counted, Host};
 use crate::support::Permission;
 use onearm_dataplane_common::{
-    addr::Addr,
+    addr::{Addr, Address},
     counter::Counter,
     event::{Event, PACE_NS},
     maps::{
@@ -13,7 +13,9 @@ use onearm_dataplane_common::{
     permission::YIELDING,
     persistence::{self, Rule},
     refusal::Rate,
+    table::Entry,
     tables::Tables,
+    tell::{ENDED4, ENDED6, FLOOR, LISTENING, incarnation_word},
     work::Work,
 };
 
@@ -249,6 +251,24 @@ impl Tables for Host {
     }
     fn emit(&self, event: &Event) {
         self.events.borrow_mut().push(*event);
+    }
+    fn is_listening(&self) -> bool {
+        self.setup.sync[LISTENING as usize] != 0
+    }
+    fn floor(&self) -> u32 {
+        u32::try_from(self.setup.sync[FLOOR as usize]).expect("a tick")
+    }
+    fn tell_look(&self, place: u64) {
+        self.tells.borrow_mut().push(vec![place]);
+    }
+    fn tell_ended<A: Address>(&self, place: u64, entry: Entry<A>, incarnation: u64) {
+        let len = if A::V6 { ENDED6 } else { ENDED4 };
+        let mut record: Vec<u64> = [place]
+            .into_iter()
+            .chain((0..len - 1).map(|n| entry.word(n)))
+            .collect();
+        record[1 + incarnation_word::<A>()] = incarnation;
+        self.tells.borrow_mut().push(record);
     }
     fn charge(&self, meter: u32, now: u64, rate: Rate) -> bool {
         let mut meters = self.meters.borrow_mut();

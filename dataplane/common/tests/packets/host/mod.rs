@@ -34,8 +34,9 @@ use onearm_dataplane_common::{
     relay::relay,
     schedule::schedule,
     search,
-    table::{self, FlowMemory},
+    table::{self, Entry, FlowMemory},
     tables::{geometry, tick},
+    tell,
     transit::transit,
     tunnel::Outer,
     work::{Step, Work},
@@ -81,6 +82,8 @@ pub struct Host {
     pub refusals: RefCell<HashMap<u32, Refusals>>,
     pub events: RefCell<Vec<Event>>,
     pub tallied: RefCell<Vec<(u16, u16, bool, u64)>>,
+    /// As they would lie in the ring.
+    pub tells: RefCell<Vec<Vec<u64>>>,
     /// How often which program (IPv6 or not, its phase or the entry) ended in what. Loading a setup forgets nothing of it.
     pub endings: RefCell<BTreeMap<(bool, &'static str, &'static str), u64>>,
 }
@@ -135,6 +138,7 @@ impl Host {
             refusals: RefCell::default(),
             events: RefCell::default(),
             tallied: RefCell::default(),
+            tells: RefCell::default(),
             endings: RefCell::default(),
         };
         host.load(setup);
@@ -331,6 +335,7 @@ impl Engine for Host {
         self.events.borrow_mut().clear();
         self.pace.borrow_mut().clear();
         self.tallied.borrow_mut().clear();
+        self.tells.borrow_mut().clear();
         self.permission = Permission::Owner;
     }
 
@@ -395,6 +400,10 @@ impl Engine for Host {
     fn half_open(&self) -> u64 {
         self.half_open.get()
     }
+
+    fn tells(&mut self) -> Vec<Vec<u64>> {
+        std::mem::take(self.tells.get_mut())
+    }
 }
 
 // SAFETY: pointers into the boxed buckets; one thread.
@@ -421,5 +430,8 @@ unsafe impl FlowMemory for Host {
     unsafe fn add(&self, word: *mut u64, n: u64) {
         // SAFETY: an aligned word of a bucket.
         unsafe { word.write(word.read().wrapping_add(n)) };
+    }
+    fn removed<A: Address>(&self, at: u32, entry: Entry<A>, incarnation: u64) {
+        tell::ended(self, at, entry, incarnation);
     }
 }

@@ -58,6 +58,7 @@ mod made;
 mod refused;
 mod settle;
 mod sound;
+mod told;
 
 /// A frame user space was given: its interface, the frame, and the bytes its fragments may have, if it is to be fragmented.
 pub type Given = (u32, Vec<u8>, Option<u16>);
@@ -84,6 +85,8 @@ pub struct Outcome<'o> {
     pub after: &'o [FlowEntry],
     /// By how much counters moved.
     pub moved: &'o HashMap<Counter, u64>,
+    /// Records of `FLOW_TELLS`.
+    pub told: &'o [Vec<u64>],
 }
 
 impl Outcome<'_> {
@@ -166,6 +169,7 @@ impl Judge {
     fn arrive(&mut self, ifindex: u32, frame: &[u8], note: u32) -> Result<(), String> {
         let before = self.host.entries();
         let counted = self.counters();
+        self.host.tells.get_mut().clear();
         let want = expect((&self.host, self.leased, &before), (ifindex, frame, note));
         let (verdict, out, _) = self.host.pass_through(frame, ifindex, note);
         let moved = self.moved(&counted);
@@ -178,6 +182,7 @@ impl Judge {
             before: &before,
             after: &self.host.entries(),
             moved: &moved,
+            told: &self.host.tells(),
         };
         self.check(&want, &outcome)?;
         if let Want::NewFlow { fresh } = &want {
@@ -196,6 +201,7 @@ impl Judge {
     /// Holds an outcome against what was wanted, and what is always true.
     pub fn check(&self, want: &Want, outcome: &Outcome<'_>) -> Result<(), String> {
         sound::accounted(outcome)
+            .and_then(|()| told::right(outcome))
             .and_then(|()| self.compare(want, outcome))
             .and_then(|()| self.sound(outcome))
             .map_err(|wrong| format!("{wrong}; {:?}, {:?}", outcome.verdict, outcome.moved))

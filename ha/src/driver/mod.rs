@@ -127,6 +127,7 @@ struct Ending {
 struct Told {
     health: Health,
     peer_legs_known: bool,
+    peer_has_flows: bool,
 }
 
 impl Default for Told {
@@ -135,6 +136,7 @@ impl Default for Told {
         Self {
             health: Health::TRACKED,
             peer_legs_known: true,
+            peer_has_flows: true,
         }
     }
 }
@@ -319,6 +321,11 @@ impl<S: LeaseSink> Driver<S> {
                 self.told.peer_legs_known = known;
                 self.tell_election(now, Input::PeerLegsKnown(known));
             }
+            ToHa::PeerHasFlows(has) => {
+                self.told.peer_has_flows = has;
+                self.tell_election(now, Input::PeerHasFlows(has));
+            }
+            ToHa::Flushed(number) => self.tell_election(now, Input::Flushed(number)),
             ToHa::TakeOver => self.tell_election(now, Input::TakeOverOrdered),
             // The second: at once.
             ToHa::Stop if self.ending.is_some() => self.tell_election(now, Input::StopOrdered),

@@ -82,6 +82,7 @@ impl Router {
             election.record(now);
         }
         election.handle(now, Input::PeerLegsKnown(told.peer_legs_known));
+        election.handle(now, Input::PeerHasFlows(told.peer_has_flows));
         let mut reception = Reception::new(now, &config);
         reception.set_of_main(told.health);
         Ok(Self {
@@ -387,6 +388,7 @@ impl Router {
                 Output::Arm { until } => sink.arm(until.as_nanos()),
                 Output::Relay { until } => sink.relay(until.as_nanos()),
                 Output::Speak => speaks = true,
+                Output::Flush(number) => tell(ToMain::Flush(number)),
                 Output::RefuseHandOver(unable) => tell(ToMain::HandOverRefused(unable)),
                 Output::StartAnnouncing => self.announcer.handle(now, announce::Input::LeaseTaken),
                 Output::AnnounceAgain => self.announcer.handle(now, announce::Input::AnnouncementsDoubtful),

@@ -381,6 +381,7 @@ impl Pair {
                 Output::Arm { until } => *armed = until,
                 Output::Relay { until } => *relays = until,
                 Output::Speak => *datagram_at = now,
+                Output::Flush(number) => election.handle(now, Input::Flushed(number)),
                 Output::RefuseHandOver(unable) => self.refused.push((index, unable)),
                 Output::ReportTransition(_)
                 | Output::StartAnnouncing

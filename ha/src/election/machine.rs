@@ -154,6 +154,9 @@ pub struct Election {
     refused_peer: Option<Unable>,
     /// Frames can be passed on to the peer, and be known to come from it.
     peer_legs_known: bool,
+    peer_has_flows: bool,
+    /// Flushes asked for.
+    flushes: u64,
     /// End of the last grant of the peer's.
     armed_until: MonoTime,
     /// [`Output::Relay`] was ordered since this node last owned.
@@ -205,6 +208,8 @@ impl Election {
             handing: None,
             refused_peer: None,
             peer_legs_known: true,
+            peer_has_flows: true,
+            flushes: 0,
             armed_until: MonoTime::ZERO,
             relays: false,
             asking_until: None,
@@ -499,6 +504,8 @@ impl Election {
                 self.hand_over(now, Event::HandOver, force);
             }
             (_, Input::PeerLegsKnown(known)) => self.peer_legs_known = known,
+            (_, Input::PeerHasFlows(has)) => self.peer_has_flows = has,
+            (_, Input::Flushed(number)) => self.hear_flushed(now, number),
             (_, Input::TakeOverOrdered) => self.ask_for_hand_over(now),
             (State::Initialize, Input::StopOrdered) => self.stopped = true,
             (State::Standby { .. }, Input::StopOrdered) => {

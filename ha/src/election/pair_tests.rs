@@ -255,6 +255,7 @@ impl Pair {
                 | Output::StopAnnouncing
                 | Output::Speak
                 | Output::Yield(_)
+                | Output::Flush(_)
                 | Output::Arm { .. }
                 | Output::Relay { .. }
                 | Output::RefuseHandOver(_)

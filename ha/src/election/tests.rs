@@ -46,6 +46,7 @@ struct Bench {
     machine: Election,
     ordered: Vec<Output>,
     sends_work: bool,
+    flushes_work: bool,
 }
 
 impl Bench {
@@ -56,6 +57,7 @@ impl Bench {
             machine: Election::new(now, settings, 0),
             ordered: Vec::new(),
             sends_work: true,
+            flushes_work: true,
         }
     }
 
@@ -63,6 +65,11 @@ impl Bench {
         self.machine.handle(self.now, input);
         while let Some(output) = self.machine.poll_output() {
             self.ordered.push(output);
+            if let Output::Flush(number) = output
+                && self.flushes_work
+            {
+                self.machine.handle(self.now, Input::Flushed(number));
+            }
             if let Output::SendAdvert { kind, decided_at, .. } = output {
                 let report = if self.sends_work {
                     Input::AdvertLeft { kind, decided_at }
@@ -118,6 +125,7 @@ impl Bench {
                 Output::ReportTransition(t) => format!("{} {:?}", t.next, t.event),
                 Output::RaiseAlarm(alarm) => format!("alarm {alarm:?}"),
                 Output::Speak => "speak".into(),
+                Output::Flush(number) => format!("flush {number}"),
                 Output::Yield(yields) => format!("yield {yields}"),
                 Output::Arm { until } if *until == MonoTime::ZERO => "disarm".into(),
                 Output::Arm { .. } => "arm".into(),
@@ -1440,7 +1448,14 @@ fn the_owner_yields_only_to_an_answer_to_what_it_said_while_arming() {
     bench.pass(MS);
     assert_eq!(
         bench.words(),
-        ["relay", "clear", "hush", "send Release 0", "standby HandOver"]
+        [
+            "flush 1",
+            "relay",
+            "clear",
+            "hush",
+            "send Release 0",
+            "standby HandOver"
+        ]
     );
 }
 

@@ -58,6 +58,8 @@ pub enum Unable {
     InMaintenance,
     /// The dataplane does not know the peer's MAC on every leg.
     PeerLegsUnknown,
+    /// The peer does not have the flows of this node: they would end.
+    PeerLacksFlows,
     /// The peer did not prove lately that it hears this node.
     PeerSilent,
     /// The peer takes no part.
@@ -200,6 +202,11 @@ pub enum Input {
     TakeOverOrdered,
     /// Whether the dataplane knows the peer's MAC on every leg: without it nothing is handed over in order. `true` until told.
     PeerLegsKnown(bool),
+    /// Whether the peer has this node's flows: an operator's hand-over and a peer that is better by its priority alone wait until it
+    /// does. `true` until told.
+    PeerHasFlows(bool),
+    /// [`Output::Flush`] of that number is done: the peer has all flows it was told of.
+    Flushed(u64),
     /// The process is to end (also: the main process ended): once what is owned is handed over, or, given again, at once.
     StopOrdered,
     /// No heartbeat of the main process for too long.
@@ -243,6 +250,8 @@ pub enum Output {
     Speak,
     /// From now on, or no more, leave what has no flow to the peer.
     Yield(bool),
+    /// Have the peer told of all flows there are, and [`Input::Flushed`] given when it has them. Counted on.
+    Flush(u64),
     /// Act until then on what the peer passes on; [`MonoTime::ZERO`]: no more.
     Arm {
         /// `CLOCK_MONOTONIC`.

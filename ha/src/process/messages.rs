@@ -47,6 +47,10 @@ pub enum ToHa {
     TakeOver,
     /// Whether the programs know the peer's MAC on every leg. `true` until told otherwise.
     PeerLegs(bool),
+    /// Whether the peer has this node's flows. `true` until told otherwise.
+    PeerHasFlows(bool),
+    /// [`ToMain::Flush`] of that number is done.
+    Flushed(u64),
     /// Hand over if Active, then end; said once more: at once.
     Stop,
     /// Descriptors come with this packet: the map of the lease cell first if `lease` is set, then the XDP links, to be
@@ -90,6 +94,8 @@ pub enum ToMain {
     Alarm(Alarm),
     /// What [`ToHa::HandOver`] or [`ToHa::TakeOver`] asked for is not done.
     HandOverRefused(Unable),
+    /// Have the peer told of all flows, and answer with [`ToHa::Flushed`] when it has them: it is to own them at once.
+    Flush(u64),
     /// What was recorded, in order. Entries of a message that gets lost are missing: the numbers tell.
     Recorded {
         /// Entries told before the first of these, since the router began.

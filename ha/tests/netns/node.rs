@@ -161,6 +161,7 @@ impl Node {
                     ToMain::Transition(transition) => notes.transitions.push(transition),
                     ToMain::Alarm(alarm) => notes.alarms.push(alarm),
                     ToMain::ConfigRefused(errors) => notes.refused = errors,
+                    ToMain::Flush(number) => main.send(&ToHa::Flushed(number), PATIENCE).unwrap(),
                     ToMain::Recorded { .. } | ToMain::HandOverRefused(_) => {}
                 }
             }

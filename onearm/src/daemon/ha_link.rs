@@ -287,7 +287,7 @@ impl HaLink {
                 tracing::warn!(%error, "the HA process takes no orders");
             }
         }
-        if timeout(STOP_LIMIT, end_of(news)).await.is_err() {
+        if timeout(STOP_LIMIT, self.end_of(news)).await.is_err() {
             tracing::warn!("the HA process did not end in time and is killed");
             // As after any other death the lease is cleared and the peer told.
             self.ordered.store(false, Ordering::Release);
@@ -296,11 +296,29 @@ impl HaLink {
             {
                 tracing::warn!(%error, "the HA process could not be killed");
             }
-            if timeout(KILL_LIMIT, end_of(news)).await.is_err() {
+            if timeout(KILL_LIMIT, self.end_of(news)).await.is_err() {
                 tracing::warn!("the end of the HA process was not seen");
             }
         }
         self.kill();
+    }
+
+    /// Waits for the end of the HA process; of what it says before, the flush of the flows is done for it.
+    async fn end_of(&self, news: &mut mpsc::Receiver<News>) {
+        loop {
+            match news.recv().await {
+                Some(News::Ended) | None => return,
+                Some(News::Message(ToMain::Flush(number))) => {
+                    if let Err(error) = self.order(&ToHa::Flushed(number)) {
+                        tracing::warn!(
+                            error = format!("{error:#}"),
+                            "the HA process was not told of the flows"
+                        );
+                    }
+                }
+                Some(News::Message(_)) => {}
+            }
+        }
     }
 
     /// Ends the process if it has not ended, and takes its exit status.
@@ -322,11 +340,6 @@ impl HaLink {
             tracing::debug!(%error, "the HA process had been waited for");
         }
     }
-}
-
-/// Waits for the end of the HA process, whatever it says before.
-async fn end_of(news: &mut mpsc::Receiver<News>) {
-    while !matches!(news.recv().await, Some(News::Ended) | None) {}
 }
 
 /// Heartbeats from the runtime that does the work: when that hangs, the HA process hands over.

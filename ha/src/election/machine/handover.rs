@@ -5,7 +5,8 @@
 //!   Arming    says `ARMS` every 5 ms ─────────► armed for 200 ms from receipt: acts on what A passes on
 //!             ◄──────────────────────── `ARMED`
 //!   Yielding  makes no flows, passes on what
-//!             has none, still answers; 30 ms
+//!             has none, still answers; 30 ms,
+//!             then has its flows flushed      ── stream ──► has them all
 //!   release   lease cleared, passes all on ───► owns under the next epoch, announces, is armed no more
 //! ```
 //!
@@ -30,6 +31,8 @@ const REPEAT_NANOS: u64 = 5_000_000;
 const PATIENCE_NANOS: u64 = 200_000_000;
 /// What has been sent to a server before the owner yielded is answered within this. Nanoseconds.
 const DRAIN_NANOS: u64 = 30_000_000;
+/// The peer has what it was told of flows within this. Nanoseconds.
+const FLUSH_NANOS: u64 = 100_000_000;
 /// Strays are passed on so long without the main process's word. Nanoseconds.
 const RELAY_NANOS: u64 = 5_000_000_000;
 /// The owner is asked to hand over for so long. Nanoseconds.
@@ -55,14 +58,25 @@ enum Step {
     Yielding {
         done_at: MonoTime,
         armed_until: MonoTime,
+        flush: Flush,
     },
+}
+
+/// Whether the peer has every flow that was made until this node yielded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Flush {
+    NotAsked,
+    Asked(u64),
+    Done,
 }
 
 impl Handing {
     pub(super) fn deadline(self) -> MonoTime {
         self.repeat_at.min(match self.step {
             Step::Arming => self.since.plus(PATIENCE_NANOS),
-            Step::Yielding { done_at, armed_until } => done_at.min(armed_until.minus(LEAST_NANOS)),
+            Step::Yielding {
+                done_at, armed_until, ..
+            } => done_at.min(armed_until.minus(LEAST_NANOS)),
         })
     }
 }
@@ -99,6 +113,9 @@ impl Election {
             _ if !self.settings.authenticated => self.let_go(now, why),
             Some(_) if must => self.let_go(now, why),
             Some(unable) => self.refuse_hand_over(unable),
+            None if why == Event::HandOver && !must && !self.peer_has_flows => {
+                self.refuse_hand_over(Unable::PeerLacksFlows);
+            }
             None => {
                 self.handing = Some(Handing {
                     why,
@@ -177,6 +194,25 @@ impl Election {
                 self.outputs.push_back(Output::Yield(false));
                 handing.step = Step::Arming;
             }
+            Step::Yielding {
+                ref mut done_at,
+                ref mut flush,
+                ..
+            } if now >= *done_at && *flush == Flush::NotAsked && !self.main_silent => {
+                self.flushes += 1;
+                *flush = Flush::Asked(self.flushes);
+                *done_at = now.plus(FLUSH_NANOS);
+                self.outputs.push_back(Output::Flush(self.flushes));
+            }
+            Step::Yielding {
+                done_at,
+                flush: Flush::Asked(_),
+                ..
+            } if now >= done_at && !handing.must => {
+                self.break_off();
+                self.refuse_hand_over(Unable::PeerLacksFlows);
+                return false;
+            }
             Step::Yielding { done_at, .. } if now >= done_at => {
                 if let Some(unable) = self.unable(now).filter(|_| !handing.must) {
                     self.break_off();
@@ -195,6 +231,18 @@ impl Election {
         }
         self.handing = Some(handing);
         false
+    }
+
+    /// As the Active: the peer has what it was told until flush `number`.
+    pub(super) fn hear_flushed(&mut self, now: MonoTime, number: u64) {
+        if let Some(Handing {
+            step: Step::Yielding { done_at, flush, .. },
+            ..
+        }) = &mut self.handing
+            && *flush == Flush::Asked(number)
+        {
+            (*flush, *done_at) = (Flush::Done, now);
+        }
     }
 
     /// As the Active: what a message says of hand-overs.
@@ -241,6 +289,7 @@ impl Election {
                 handing.step = Step::Yielding {
                     done_at,
                     armed_until: until,
+                    flush: Flush::NotAsked,
                 };
                 self.relay(now.plus(RELAY_NANOS));
                 self.outputs.push_back(Output::Yield(true));

@@ -184,3 +184,87 @@ fn a_standby_that_takes_no_part_any_more_says_so_at_once() {
         assert!(words.contains("disarm, speak"), "{input:?}: {words}");
     }
 }
+
+#[test]
+fn flows_the_peer_does_not_have_hold_an_operators_hand_over_and_nothing_that_must_be() {
+    let cases: [(Input, bool); 4] = [
+        (ORDER, true),
+        (FORCE, false),
+        (Input::StopOrdered, false),
+        (Input::MainFellSilent, false),
+    ];
+    for (order, is_held) in cases {
+        let mut bench = fit_active();
+        bench.give(Input::PeerHasFlows(false));
+        bench.give(order);
+        assert_eq!(
+            bench.words().contains(&"refuse PeerLacksFlows".to_owned()),
+            is_held,
+            "{order:?}"
+        );
+        bench.give(Input::PeerHasFlows(true));
+        bench.give(order);
+        assert!(!bench.words().iter().any(|word| word.starts_with("refuse")));
+    }
+}
+
+#[test]
+fn a_peer_better_by_priority_alone_waits_for_the_flows_and_one_with_all_legs_does_not() {
+    for impaired in [false, true] {
+        let mut bench = fit_active();
+        if impaired {
+            bench.give(Input::OtherLegFailed);
+        }
+        bench.give(Input::PeerHasFlows(false));
+        let asks = PairMessage {
+            priority: Priority::from_wire(200),
+            ..sign(&bench, Kind::Preempt, Freshness::Proved, Signs::default())
+        };
+        bench.give(Input::Received(asks));
+        assert_eq!(bench.machine.role(), Role::Active);
+        assert_eq!(bench.machine.signs(bench.now).has(Signs::ARMS), impaired);
+        bench.give(Input::PeerHasFlows(true));
+        bench.give(Input::Received(asks));
+        assert!(bench.machine.signs(bench.now).has(Signs::ARMS));
+    }
+}
+
+#[test]
+fn the_peer_owns_when_it_has_the_flows_and_not_before() {
+    for (order, must) in [(ORDER, false), (FORCE, true), (Input::StopOrdered, true)] {
+        let mut bench = yielding(order);
+        bench.flushes_work = false;
+        let keep_armed = |bench: &mut Bench, span: u64| {
+            let end = bench.now.plus(span);
+            while bench.now < end {
+                bench.give(Input::Received(said(bench, 1, Signs::ARMED)));
+                bench.pass(5 * MS);
+            }
+        };
+        keep_armed(&mut bench, 50 * MS);
+        assert_eq!(bench.machine.role(), Role::Active);
+        assert!(bench.words().contains(&"flush 1".to_owned()), "{order:?}");
+        // Of another attempt.
+        bench.give(Input::Flushed(0));
+        keep_armed(&mut bench, 20 * MS);
+        assert_eq!(bench.machine.role(), Role::Active);
+        keep_armed(&mut bench, 70 * MS);
+        let words = bench.words();
+        assert_eq!(bench.machine.role() != Role::Active, must, "{order:?}");
+        assert_eq!(
+            words.contains(&"refuse PeerLacksFlows".to_owned()),
+            !must,
+            "{order:?}"
+        );
+
+        let mut bench = yielding(order);
+        bench.flushes_work = false;
+        keep_armed(&mut bench, 50 * MS);
+        bench.give(Input::Flushed(1));
+        bench.give(Input::DeadlineReached);
+        assert_ne!(bench.machine.role(), Role::Active, "{order:?}");
+    }
+    let mut bench = yielding(Input::MainFellSilent);
+    bench.pass(31 * MS);
+    assert_ne!(bench.machine.role(), Role::Active, "nobody could flush anything");
+}

@@ -191,6 +191,7 @@ impl Running {
                 self.again_by(Instant::now() + RETRY);
             }
             News::Message(ToMain::HandOverRefused(unable)) => self.refused(unable),
+            News::Message(ToMain::Flush(number)) => self.flush(number),
             News::Ended => {
                 if let Some((ha, _)) = self.ha.take() {
                     ha.kill();

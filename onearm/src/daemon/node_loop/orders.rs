@@ -176,6 +176,17 @@ impl Running {
         }
     }
 
+    /// The peer is to own the flows at once: it has them before.
+    pub(super) fn flush(&self, number: u64) {
+        let Some((ha, _)) = &self.ha else { return };
+        if let Err(error) = ha.order(&ToHa::Flushed(number)) {
+            tracing::warn!(
+                error = format!("{error:#}"),
+                "the HA process was not told of the flows"
+            );
+        }
+    }
+
     fn begin(&mut self, order: Order, message: &ToHa) {
         let sent = match &self.ha {
             Some((ha, _)) => ha.order(message).map_err(|error| format!("{error:#}")),
@@ -405,6 +416,10 @@ fn why(unable: Unable, own: &str, peer: &str) -> (String, String) {
             format!("the MACs of the legs of {peer} are not known yet, so nothing can be passed on to it"),
             format!("try again in a moment; see the stream in onearm status{FORCE}"),
         ),
+        Unable::PeerLacksFlows => (
+            format!("{peer} does not have the connections of {own}: they would be lost"),
+            format!("see the flow sync in onearm status, and try again when it is equal{FORCE}"),
+        ),
         Unable::PeerSilent => (
             format!("{peer} does not prove that it hears {own}"),
             format!("look whether onearmd runs there and both can reach each other (onearm status){FORCE}"),
@@ -469,6 +484,7 @@ mod tests {
             Unable::NotAuthenticated,
             Unable::InMaintenance,
             Unable::PeerLegsUnknown,
+            Unable::PeerLacksFlows,
             Unable::PeerSilent,
             Unable::PeerNotStandby,
             Unable::PeerNotActive,

@@ -81,6 +81,7 @@ impl Demonstration {
             only: Vec::new(),
             peers: Vec::new(),
             rate: None,
+            unsynced: false,
             keep: false,
         };
         let mut run = Run::new("demo", wanted, false);

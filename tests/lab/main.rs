@@ -78,6 +78,9 @@ struct RunArguments {
     /// Packets a second of the traffic, where the scenario leaves it open
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     rate: Option<u32>,
+    /// Where flows are shared: do not wait until they are before something happens
+    #[arg(long)]
+    unsynced: bool,
     /// Keep logs and captures also when all checks held
     #[arg(long)]
     keep: bool,
@@ -240,6 +243,7 @@ fn run(arguments: RunArguments) -> Result<ExitCode> {
         only: arguments.only,
         peers: arguments.peers,
         rate: arguments.rate,
+        unsynced: arguments.unsynced,
         keep: arguments.keep,
     };
     let report = Run::new(scenario.name, wanted, !arguments.json).finish(scenario);

@@ -80,6 +80,15 @@ pub struct Service {
     pub more: String,
 }
 
+/// Mode of conntrackd.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Conntrackd {
+    /// With acknowledgement and repetition.
+    FtFw,
+    /// Without.
+    Notrack,
+}
+
 /// A pair: what `pair.toml` says.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PairSpec {
@@ -111,6 +120,8 @@ pub struct PairSpec {
     pub witness: Option<Ipv4Addr>,
     /// Whether the nodes record what their elections are given.
     pub record: bool,
+    /// How conntrackd sends, where it runs.
+    pub conntrackd: Conntrackd,
 }
 
 /// Servers of the segment by short name, all of weight 1.
@@ -167,6 +178,7 @@ impl PairSpec {
             announce_rate: None,
             witness: None,
             record: false,
+            conntrackd: Conntrackd::FtFw,
         }
     }
 

@@ -22,6 +22,7 @@ fn wanted(protocol: Protocol, count: usize, period: Option<Duration>) -> Wanted 
         protocol,
         target: (address("s1"), PORT).into(),
         sources: vec![address("cl").into()],
+        first_port: 10_000,
         count,
         period,
         set: 7,

@@ -2,7 +2,7 @@
 
 use std::{fs, os::unix::fs::PermissionsExt as _, path::PathBuf, time::Duration};
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 use nix::sys::signal::Signal;
 
 use super::{Node, Role, folder, nat};
@@ -10,8 +10,8 @@ use crate::{
     clock,
     netns::Namespace,
     process::Process,
-    service::PairSpec,
-    topology::{NODES, OneArm},
+    service::{Conntrackd, PairSpec},
+    topology::{self, NODES, OneArm},
 };
 
 /// One node run by keepalived.
@@ -28,7 +28,7 @@ pub struct KeepalivedNode {
 }
 
 impl KeepalivedNode {
-    /// Prepares it; with `synced` conntrackd runs beside it (FTFW over the leg) and commits at a take-over.
+    /// Prepares it; with `synced` conntrackd runs beside it and commits at a take-over.
     ///
     /// # Errors
     /// When the folder cannot be made.
@@ -80,7 +80,7 @@ impl KeepalivedNode {
         fs::write(
             &path,
             format!(
-                "#!/bin/sh\ncase $1 in\nprimary) {call} -c; {call} -f; {call} -R; {call} -B;;\n*) {call} -t; {call} -n;;\nesac\n"
+                "#!/bin/sh\nexec 9>$0.lock; flock 9\ncase $1 in\nprimary) {call} -c; {call} -f; {call} -R; {call} -B;;\n*) {call} -t; {call} -n;;\nesac\n"
             ),
         )?;
         fs::set_permissions(&path, fs::Permissions::from_mode(0o755))?;
@@ -99,20 +99,47 @@ impl KeepalivedNode {
         Ok(true)
     }
 
-    fn start_conntrackd(&mut self) -> Result<()> {
+    /// As its manual advises for busy nodes, with its own examples for the rest; over the peer link where there is one.
+    fn conntrackd_configuration(&self) -> String {
         let dir = self.dir.display();
-        let (own, peer) = if self.index == 0 { (2, 3) } else { (3, 2) };
-        let text = format!(
-            "Sync {{\n  Mode FTFW {{ DisableExternalCache Off }}\n  UDP {{\n    IPv4_address 192.168.100.{own}\n    \
-             IPv4_Destination_Address 192.168.100.{peer}\n    Port 3780\n    Interface eth0\n    Checksum on\n  }}\n}}\n\
-             General {{\n  HashSize 32768\n  HashLimit 131072\n  LockFile {dir}/conntrackd.lock\n  \
-             UNIX {{ Path {dir}/conntrackd.ctl }}\n  LogFile {dir}/conntrackd.log\n  \
-             Filter From Userspace {{ Protocol Accept {{ TCP UDP }} }}\n}}\n"
-        );
+        let (interface, own, peer) = if self.spec.peer_link {
+            (
+                "eth1",
+                topology::link_address(self.index),
+                topology::link_address(1 - self.index),
+            )
+        } else {
+            let [own, peer] = [self.index, 1 - self.index].map(|index| topology::address(NODES[index]));
+            ("eth0", own, peer)
+        };
+        let mode = match self.spec.conntrackd {
+            Conntrackd::FtFw => "FTFW {\n    ResendQueueSize 131072\n    ACKWindowSize 300\n",
+            Conntrackd::Notrack => "NOTRACK {\n    DisableInternalCache Off\n",
+        };
+        let ignored: Vec<String> = [own, peer, [127, 0, 0, 1].into()]
+            .iter()
+            .map(|address| format!("      IPv4_address {address}\n"))
+            .collect();
+        format!(
+            "Sync {{\n  Mode {mode}    PurgeTimeout 60\n    DisableExternalCache Off\n  }}\n  UDP {{\n    IPv4_address {own}\n    IPv4_Destination_Address {peer}\n    \
+             Port 3780\n    Interface {interface}\n    SndSocketBuffer 4194304\n    RcvSocketBuffer 4194304\n    \
+             Checksum on\n  }}\n}}\nGeneral {{\n  HashSize 262144\n  HashLimit 1048576\n  \
+             LockFile {dir}/conntrackd.lock\n  UNIX {{\n    Path {dir}/conntrackd.ctl\n  }}\n  \
+             LogFile {dir}/conntrackd.log\n  NetlinkBufferSize 8388608\n  NetlinkBufferSizeMaxGrowth 33554432\n  \
+             NetlinkOverrunResync On\n  Filter From Kernelspace {{\n    Protocol Accept {{\n      TCP\n      UDP\n    }}\n    \
+             Address Ignore {{\n{}    }}\n  }}\n}}\n",
+            ignored.concat()
+        )
+    }
+
+    fn start_conntrackd(&mut self) -> Result<()> {
+        let text = self.conntrackd_configuration();
         let conf = self.dir.join("conntrackd.conf");
         fs::write(&conf, text)?;
         // After SIGKILL it refuses to start until its lock is gone.
-        drop(fs::remove_file(self.dir.join("conntrackd.lock")));
+        for left in ["conntrackd.lock", "conntrackd.ctl"] {
+            drop(fs::remove_file(self.dir.join(left)));
+        }
         self.ns.sysctl("net.netfilter.nf_conntrack_tcp_loose", "0")?;
         let conf = conf.display().to_string();
         let mut running = self.ns.spawn(
@@ -213,7 +240,33 @@ impl Node for KeepalivedNode {
     fn clean_up(&mut self) -> Result<()> {
         self.priority = self.spec.priorities[self.index];
         super::forget_addresses(&self.ns, &self.spec.owned())?;
+        if self.synced {
+            self.ns.run("conntrack -F")?;
+        }
         nat::remove(&self.ns)
+    }
+
+    fn wait_synced(&mut self, flows: usize, limit: Duration) -> Result<()> {
+        if !self.synced {
+            return Ok(());
+        }
+        let conf = self.dir.join("conntrackd.conf").display().to_string();
+        let mut held = 0;
+        clock::wait_for(
+            "conntrackd to hold the flows",
+            limit,
+            Duration::from_millis(50),
+            || {
+                let told = self.ns.exec(&["conntrackd", "-C", &conf, "-s"])?;
+                let external = told.split("cache external").nth(1).unwrap_or_default();
+                let current = external.lines().find(|line| line.contains("current active"));
+                held = current
+                    .and_then(|line| line.split_whitespace().last()?.parse().ok())
+                    .unwrap_or(0);
+                Ok((held >= flows).then_some(()))
+            },
+        )
+        .with_context(|| format!("{}: {held} of {flows}", self.short()))
     }
 
     fn switch_over(&mut self) -> Result<bool> {

@@ -189,6 +189,15 @@ pub trait Node: Send {
         Ok(())
     }
 
+    /// Waits until a pair that shares its flows has done so: asked of the node that owns nothing, with the number of flows
+    /// there are at least. Without sync there is nothing to wait for.
+    ///
+    /// # Errors
+    /// When it has not within `limit`.
+    fn wait_synced(&mut self, _flows: usize, _limit: Duration) -> Result<()> {
+        Ok(())
+    }
+
     /// This node as onearm, for what only onearm can be asked.
     fn as_onearm(&self) -> Option<&onearm::OnearmNode> {
         None

@@ -9,8 +9,9 @@ use crate::{
     service::{Mode, PairSpec, Service},
 };
 
-/// Makes the kernel of `ns` balance as the services say: DNAT to a hash of client and port, masquerade for Both-NAT and
-/// for clients of the servers' own network.
+/// Makes the kernel of `ns` balance as the services say: DNAT to a hash of client and port, or at random for `wrr`; for
+/// Both-NAT and clients of the servers' own network the source becomes the first one of the service, else the node's own
+/// address. What belongs to no connection of a service with such a source is dropped: the other node may know it.
 pub(crate) fn install(ns: &Namespace, spec: &PairSpec, dir: &Path) -> Result<()> {
     ns.sysctl("net.ipv4.ip_forward", "1")?;
     ns.sysctl("net.ipv4.conf.all.send_redirects", "0")?;
@@ -31,6 +32,7 @@ pub(crate) fn remove(ns: &Namespace) -> Result<()> {
 fn ruleset(spec: &PairSpec) -> String {
     let mut pre = String::new();
     let mut post = String::new();
+    let mut input = String::new();
     for service in &spec.services {
         for port in &service.ports {
             let Service { vip, protocol, .. } = service;
@@ -46,26 +48,51 @@ fn ruleset(spec: &PairSpec) -> String {
                 .enumerate()
                 .map(|(i, target)| format!("{i} : {target}"))
                 .collect();
+            let choice = if service.scheduler == "wrr" {
+                "numgen random".to_owned()
+            } else {
+                format!("jhash ip saddr . {protocol} sport")
+            };
             // Writing to a String cannot fail.
             writeln!(
                 pre,
-                "    ip daddr {vip} {protocol} dport {port} dnat ip to jhash ip saddr . {protocol} sport mod {} map {{ {} }}",
+                "    ip daddr {vip} {protocol} dport {port} dnat ip to {choice} mod {} map {{ {} }}",
                 targets.len(),
                 targets.join(", ")
-            ).ok();
+            )
+            .ok();
             let source = if service.mode == Mode::BothNat {
                 ""
             } else {
                 " ip saddr 192.168.100.0/24"
             };
+            let translation = match service.snat.first() {
+                Some(address) => format!("snat ip to {address}"),
+                None => "masquerade".to_owned(),
+            };
             writeln!(
                 post,
-                "    meta l4proto {protocol} ct original ip daddr {vip} ct original proto-dst {port} ct status dnat{source} masquerade"
+                "    meta l4proto {protocol} ct original ip daddr {vip} ct original proto-dst {port} ct status dnat{source} {translation}"
             ).ok();
+            if !service.snat.is_empty() {
+                writeln!(
+                    input,
+                    "    ip daddr {vip} {protocol} dport {port} drop\n    ip daddr {vip} {protocol} sport {port} drop"
+                )
+                .ok();
+            }
         }
     }
+    let guard = if input.is_empty() {
+        String::new()
+    } else {
+        format!(
+            "  chain in {{\n    type filter hook input priority filter;\n{input}  }}\n  chain through {{\n    \
+             type filter hook forward priority filter;\n    ct state invalid drop\n  }}\n"
+        )
+    };
     format!(
         "table ip lab {{\n  chain pre {{\n    type nat hook prerouting priority dstnat;\n{pre}  }}\n  chain post {{\n    \
-         type nat hook postrouting priority srcnat;\n{post}  }}\n}}"
+         type nat hook postrouting priority srcnat;\n{post}  }}\n{guard}}}"
     )
 }

@@ -349,6 +349,20 @@ impl Node for OnearmNode {
         })
     }
 
+    fn wait_synced(&mut self, _flows: usize, limit: Duration) -> Result<()> {
+        let mut verdict = Value::Null;
+        clock::wait_for(
+            "the tables of flows to be equal",
+            limit,
+            Duration::from_millis(20),
+            || {
+                verdict = self.ask(&["status"])?["sync"].take();
+                Ok((verdict["verdict"] == "equal").then_some(()))
+            },
+        )
+        .with_context(|| format!("{}: {verdict}", self.short()))
+    }
+
     fn as_onearm(&self) -> Option<&OnearmNode> {
         Some(self)
     }

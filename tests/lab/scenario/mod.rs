@@ -24,6 +24,7 @@ mod persistence;
 mod promiscuous;
 mod restore;
 mod scale;
+mod sessions;
 mod smoke;
 mod soak;
 mod stream;
@@ -67,6 +68,8 @@ pub struct Wanted {
     pub peers: Vec<String>,
     /// Packets a second of the traffic; none: the scenario's own.
     pub rate: Option<u32>,
+    /// Do not wait until flows are shared before something happens.
+    pub unsynced: bool,
     /// Keep logs and captures of a run that passed, too.
     pub keep: bool,
 }
@@ -140,6 +143,7 @@ pub fn all() -> Vec<Scenario> {
     list.push(flows::scenario());
     list.push(promiscuous::scenario());
     list.push(scale::scenario());
+    list.push(sessions::scenario());
     list.extend(restore::scenarios());
     list.push(budgets::scenario());
     list.extend(field::scenarios());

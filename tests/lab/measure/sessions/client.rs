@@ -32,10 +32,8 @@ use crate::{
 
 /// Connections of one thread: its descriptor table holds no more than 20,000.
 const EACH: usize = 8_000;
-/// Connections from one address.
-const PORTS: usize = 20_000;
-/// The first port that is used; below those that kernels give out by themselves.
-const FIRST_PORT: u16 = 10_000;
+/// Ports that kernels do not give out by themselves are below this one.
+const PORTS_END: u16 = 32_768;
 /// How long opening one connection may take.
 const OPENING: Duration = Duration::from_secs(5);
 /// Between two looks who waits for an answer.
@@ -59,8 +57,10 @@ pub struct Wanted {
     pub protocol: Protocol,
     /// Where to.
     pub target: SocketAddr,
-    /// Addresses they come from, up to 20,000 each; each port of an address is used once.
+    /// Addresses they come from; each port of an address is used once.
     pub sources: Vec<IpAddr>,
+    /// The first of these ports; the last must be below 32,768.
+    pub first_port: u16,
     /// How many.
     pub count: usize,
     /// Time between two words of one connection; none: it speaks when it is opened and then only when told to.
@@ -101,7 +101,8 @@ impl Sessions {
     /// # Errors
     /// When one of them cannot be opened or its first word does not come back.
     pub fn open(ns: &Namespace, wanted: &Wanted) -> Result<Self> {
-        ensure!(wanted.count <= wanted.sources.len() * PORTS, "too few addresses");
+        let ports = usize::from(PORTS_END - wanted.first_port);
+        ensure!(wanted.count <= wanted.sources.len() * ports, "too few addresses");
         let asked = Arc::new(Asked::default());
         let mut sessions = Self {
             hands: Vec::new(),
@@ -426,7 +427,7 @@ impl Speaking {
 /// Opens one connection; its port follows from its number.
 fn opened(wanted: &Wanted, connection: usize) -> Result<Talk> {
     let source = wanted.sources[connection % wanted.sources.len()];
-    let port = FIRST_PORT + u16::try_from(connection / wanted.sources.len())?;
+    let port = wanted.first_port + u16::try_from(connection / wanted.sources.len())?;
     let kind = match wanted.protocol {
         Protocol::Tcp => Type::STREAM,
         Protocol::Udp => Type::DGRAM,

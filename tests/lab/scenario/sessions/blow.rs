@@ -1,0 +1,246 @@
+//! What happens to the Active, how it is undone, and what was measured meanwhile.
+
+use std::{net::SocketAddr, time::Duration};
+
+use anyhow::{Context as _, Result, ensure};
+
+use super::{
+    Cell, Run,
+    many::Many,
+    product::Product,
+    stage::{Event, Span, Stage},
+};
+use crate::{
+    clock::{self, MS, Nanos},
+    measure::{
+        echo,
+        stalls::{self, StallMonitor},
+        udp::UdpProber,
+    },
+    node::{Kind, Pair, Role},
+    topology::{NODES, OneArm},
+};
+
+/// Between two datagrams at a steady rate.
+const STEADY: Nanos = MS;
+/// The tables of flows must be equal by then.
+const SYNCED: Duration = Duration::from_secs(20);
+/// Who has had no answer by then is broken: TCP asks again 6.2 s after a word, and then 12.6 s after.
+const SILENT: Duration = Duration::from_secs(16);
+/// Datagrams before something happens.
+const BEFORE: Duration = Duration::from_millis(300);
+
+/// What happens to the Active.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Blow {
+    /// SIGKILL of every process; started again.
+    Kill,
+    /// Its leg's cable is cut; mended.
+    Cut,
+    /// Both cables are dead and every process, at once; it boots.
+    PowerOff,
+    /// It is told to hand over.
+    Switchover,
+}
+
+impl Blow {
+    pub(super) const ALL: [Self; 4] = [Self::Kill, Self::Cut, Self::PowerOff, Self::Switchover];
+
+    /// Name on the command line and in figures.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Kill => "kill",
+            Self::Cut => "cut",
+            Self::PowerOff => "power-off",
+            Self::Switchover => "switchover",
+        }
+    }
+
+    fn begin(self, lab: &OneArm, pair: &mut Pair, index: usize) -> Result<()> {
+        let node = pair.nodes[index].as_mut();
+        match self {
+            Self::Kill => node.sigkill_all(),
+            Self::Cut => lab.switch().cut(NODES[index])?,
+            Self::PowerOff => {
+                lab.switch().cut(NODES[index])?;
+                node.sigkill_all();
+                lab.ns(NODES[index]).run("ip link set eth1 down")?;
+            }
+            Self::Switchover => ensure!(node.switch_over()?, "no command to hand over"),
+        }
+        Ok(())
+    }
+
+    /// Undoes it; the node is Standby or Active again when this returns.
+    fn undo(self, lab: &OneArm, pair: &mut Pair, index: usize) -> Result<()> {
+        let patience = pair.patience();
+        let reboots = pair.kind() != Kind::Onearm || self == Self::PowerOff;
+        let node = pair.nodes[index].as_mut();
+        if matches!(self, Self::Kill | Self::PowerOff) {
+            node.reap(patience)?;
+            if reboots {
+                node.clean_up()?;
+            }
+        }
+        if matches!(self, Self::Cut | Self::PowerOff) {
+            lab.switch().mend(NODES[index])?;
+            lab.default_route(NODES[index])?;
+        }
+        if self == Self::PowerOff {
+            lab.ns(NODES[index]).run("ip link set eth1 up")?;
+        }
+        if matches!(self, Self::Kill | Self::PowerOff) {
+            node.start()?;
+        }
+        wait_whole(pair)
+    }
+}
+
+/// Waits until one node is Active and the other Standby, and stays so for a moment.
+fn wait_whole(pair: &mut Pair) -> Result<()> {
+    let patience = pair.patience();
+    let mut since = None;
+    clock::wait_for(
+        "one Active and one Standby",
+        patience,
+        Duration::from_millis(50),
+        || {
+            let roles = [pair.nodes[0].role()?, pair.nodes[1].role()?];
+            let is_whole = matches!(
+                roles,
+                [Role::Active, Role::Standby] | [Role::Standby, Role::Active]
+            );
+            let begun = *since.get_or_insert_with(clock::now);
+            if !is_whole {
+                since = None;
+            }
+            Ok((is_whole && clock::now() >= begun + 1_000 * MS).then_some(()))
+        },
+    )?;
+    for node in &mut pair.nodes {
+        node.wait_checked(patience)?;
+    }
+    Ok(())
+}
+
+fn active(pair: &mut Pair) -> Result<usize> {
+    Ok(usize::from(pair.nodes[1].role()? == Role::Active))
+}
+
+/// The blow, its end, the failback and the blow again, to one set of connections.
+pub(super) fn deal(
+    run: &mut Run,
+    lab: &OneArm,
+    pair: &mut Pair,
+    product: Product,
+    cell: Cell,
+    blow: Blow,
+    many: Many,
+) -> Result<Vec<Stage>> {
+    let size = many.size;
+    let mut scene = Scene {
+        run,
+        lab,
+        target: (cell.vip(), echo::PORT).into(),
+        many: &many,
+        spans: Vec::new(),
+    };
+    let first = active(pair)?;
+    scene.span(pair, Event::Blow, Some(1 - first), |pair| {
+        blow.begin(lab, pair, first)
+    })?;
+    if blow != Blow::Switchover {
+        scene.span(pair, Event::Mended, None, |pair| blow.undo(lab, pair, first))?;
+    }
+    // A product that prefers a node has handed back already.
+    if active(pair)? != first {
+        scene.span(pair, Event::Failback, Some(first), |pair| hand_back(pair, first))?;
+    }
+    scene.span(pair, Event::Again, Some(1 - first), |pair| {
+        blow.begin(lab, pair, first)
+    })?;
+    let spans = scene.spans;
+    if blow == Blow::Switchover {
+        hand_back(pair, first)?;
+    } else {
+        blow.undo(lab, pair, first)?;
+    }
+    wait_whole(pair)?;
+    let records = many.finish()?;
+    let stage = |span: Span| Stage {
+        product,
+        cell,
+        size,
+        blow,
+        event: span.event,
+        seen: records
+            .iter()
+            .map(|(group, record)| (*group, record.between(span.from, span.to)))
+            .collect(),
+        lost: (span.steady.lost(span.from, span.to), span.steady.attempts.len()),
+        outage: span.steady.longest_gap(span.from, span.to),
+        machine: span.machine,
+    };
+    Ok(spans.into_iter().map(stage).collect())
+}
+
+/// Node `first` owns again, by command.
+fn hand_back(pair: &mut Pair, first: usize) -> Result<()> {
+    if !pair.nodes[first].take_back()? {
+        ensure!(pair.nodes[1 - first].switch_over()?, "no command to hand over");
+    }
+    Ok(())
+}
+
+/// What goes on around a span.
+struct Scene<'a> {
+    run: &'a mut Run,
+    lab: &'a OneArm,
+    target: SocketAddr,
+    many: &'a Many,
+    spans: Vec<Span>,
+}
+
+impl Scene<'_> {
+    /// Does `work` once the tables of flows are equal, and waits until all that lives has had an answer; then `owner` owns.
+    fn span(
+        &mut self,
+        pair: &mut Pair,
+        event: Event,
+        owner: Option<usize>,
+        work: impl FnOnce(&mut Pair) -> Result<()>,
+    ) -> Result<()> {
+        if event != Event::Mended && !self.run.wanted.unsynced {
+            let active = active(pair)?;
+            // Later some connections may be over.
+            let flows = if event == Event::Blow { self.many.count } else { 0 };
+            pair.nodes[1 - active]
+                .wait_synced(flows, SYNCED)
+                .with_context(|| format!("before {event:?}"))?;
+        }
+        let monitor = StallMonitor::start()?;
+        let steady = UdpProber::start(self.lab.ns("out"), self.target, STEADY)?;
+        clock::observe(BEFORE);
+        let from = clock::now();
+        work(pair)?;
+        clock::observe(Product::aftermath(pair.spec()));
+        self.many.wait_answered(SILENT);
+        if let Some(owner) = owner {
+            ensure!(
+                active(pair)? == owner,
+                "{event:?} did not move ownership to {}",
+                NODES[owner]
+            );
+        }
+        let to = clock::now();
+        self.spans.push(Span {
+            event,
+            // A word said just before may be the first one that is not answered.
+            from: from - MS,
+            to,
+            steady: steady.stop()?,
+            machine: stalls::longest(&monitor.stop()?, from, to),
+        });
+        Ok(())
+    }
+}

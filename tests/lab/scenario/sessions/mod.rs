@@ -1,0 +1,228 @@
+//! Long-lived connections over faults, hand-overs, failbacks and failovers again: how many break, how long the others wait.
+//!
+//! One pair lives through everything. Before each blow the tables of flows are to be equal, so that every connection is one
+//! the other node knows. Beside onearm the same in the same run: keepalived with nftables, alone and with conntrackd.
+
+mod blow;
+mod many;
+mod product;
+mod stage;
+mod table;
+
+use std::{net::IpAddr, time::Duration};
+
+use anyhow::{Context as _, Result};
+
+use self::{blow::Blow, many::Many, product::Product, stage::Stage};
+use super::{Run, Scenario, failover, modes, named};
+use crate::{
+    clock,
+    measure::{echo, sessions::Server},
+    node::Pair,
+    service::{Mode, PairSpec},
+    topology::{self, Family, OneArm, Options, SERVERS, VIP, VIP6},
+    traffic,
+};
+
+/// Connections where many are wanted, and how many of them there are then.
+const SIZES: [(&str, usize); 2] = [("1k", 1_000), ("20k", 20_000)];
+
+/// The scenario.
+pub(super) fn scenario() -> Scenario {
+    Scenario {
+        name: "sessions",
+        about: "1,000 and 20,000 connections over SIGKILL, link cut, power-off, switchover, failback, failover again; beside conntrackd (--only, --peers, --interval, --unsynced)",
+        for_peers: false,
+        run,
+    }
+}
+
+/// One mode and family.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Cell {
+    mode: Mode,
+    family: Family,
+}
+
+impl Cell {
+    fn all() -> Vec<Self> {
+        let families = [Family::V4, Family::V6];
+        let of = |mode| families.map(|family| Self { mode, family });
+        Mode::ALL.into_iter().flat_map(of).collect()
+    }
+
+    fn name(self) -> String {
+        let six = if self.family == Family::V6 { "6" } else { "" };
+        format!("{}{six}", self.mode.word())
+    }
+
+    fn vip(self) -> IpAddr {
+        match self.family {
+            Family::V4 => VIP.into(),
+            Family::V6 => VIP6.into(),
+        }
+    }
+
+    /// Where UDP answers of a server come from.
+    fn server_address(self, short: &str) -> IpAddr {
+        match (self.mode.is_direct(), self.family) {
+            (true, _) => self.vip(),
+            (false, Family::V4) => topology::address(short).into(),
+            (false, Family::V6) => topology::address6(short).into(),
+        }
+    }
+}
+
+/// What the command line names: modes, blows and sizes; of what it names none, all, but many connections only in Both-NAT.
+struct Named {
+    cells: Vec<Cell>,
+    blows: Vec<Blow>,
+    sizes: Vec<usize>,
+    everything: bool,
+}
+
+impl Named {
+    fn of(run: &Run) -> Result<Self> {
+        let cells = Cell::all();
+        let words = |wanted: &dyn Fn(&str) -> bool| -> Vec<String> {
+            run.wanted
+                .only
+                .iter()
+                .filter(|word| wanted(word))
+                .cloned()
+                .collect()
+        };
+        let is_blow = |word: &str| Blow::ALL.iter().any(|blow| blow.name() == word);
+        let is_size = |word: &str| SIZES.iter().any(|(name, _)| *name == word);
+        let sizes = words(&is_size);
+        Ok(Self {
+            cells: named(
+                &cells,
+                Cell::name,
+                &words(&|word| !is_blow(word) && !is_size(word)),
+            )?,
+            blows: named(&Blow::ALL, Blow::name, &words(&is_blow))?,
+            everything: sizes.is_empty(),
+            sizes: named(&SIZES, |(name, _)| name, &sizes)?
+                .into_iter()
+                .map(|(_, size)| size)
+                .collect(),
+        })
+    }
+
+    fn sizes(&self, cell: Cell) -> Vec<usize> {
+        let is_wanted =
+            |size: &&usize| !self.everything || **size == SIZES[0].1 || cell.mode == Mode::BothNat;
+        self.sizes.iter().filter(is_wanted).copied().collect()
+    }
+}
+
+fn run(run: &mut Run) -> Result<()> {
+    let begun = clock::now();
+    let wanted = Named::of(run)?;
+    let products = named(&Product::ALL, Product::name, &run.wanted.peers)?;
+    let mut stages = Vec::new();
+    for cell in &wanted.cells {
+        for product in products.iter().filter(|product| product.knows(*cell)) {
+            for size in wanted.sizes(*cell) {
+                let part = format!("{}_{}_{size}", product.name(), cell.name());
+                if let Err(error) = one(run, *product, *cell, size, &wanted.blows, &mut stages) {
+                    run.report.check(
+                        format!("{part}: lived through everything"),
+                        false,
+                        format!("{error:#}"),
+                    );
+                }
+            }
+        }
+    }
+    table::print(&run.report, &stages);
+    for stage in &stages {
+        table::record(&mut run.report, stage);
+    }
+    let interval = interval(run);
+    for stage in &stages {
+        table::judge(&mut run.report, stage, interval);
+    }
+    let took = clock::ms(clock::now() - begun) / 1_000.0;
+    run.report.figure("took_s", took);
+    Ok(())
+}
+
+fn interval(run: &Run) -> Duration {
+    run.wanted.interval.unwrap_or(Duration::from_millis(10))
+}
+
+/// All blows to one pair of one product.
+fn one(
+    run: &mut Run,
+    product: Product,
+    cell: Cell,
+    size: usize,
+    blows: &[Blow],
+    stages: &mut Vec<Stage>,
+) -> Result<()> {
+    let part = format!("{}_{}_{size}", product.name(), cell.name());
+    let options = Options {
+        forwarding: product.needs_forwarding(),
+        ipv6: cell.family == Family::V6,
+        peer_link: true,
+        ..Options::default()
+    };
+    run.with_lab(&part, options, |run, lab| {
+        let _web = traffic::start_servers(lab, &SERVERS)?;
+        modes::prepare_hosts(lab, cell.mode)?;
+        let _tunnel_ends = if cell.mode == Mode::L3Dsr {
+            modes::end_tunnels(run, lab)?
+        } else {
+            Vec::new()
+        };
+        let servers = SERVERS
+            .iter()
+            .zip(1..)
+            .map(|(short, tag)| Server::start(lab.ns(short), tag, cell.server_address(short)))
+            .collect::<Result<Vec<_>>>()?;
+        let sources = many::sources(lab, cell.family, size)?;
+        let spec = product.spec(cell, interval(run));
+        let mut living: Option<Pair> = None;
+        for (blow, nth) in blows.iter().zip(0..) {
+            let mut pair = match living.take() {
+                Some(pair) => pair,
+                None => fresh(run, lab, product, cell, &spec)?,
+            };
+            let many = Many::open(run, lab, cell, &sources, size, nth).with_context(|| part.clone())?;
+            match blow::deal(run, lab, &mut pair, product, cell, *blow, many) {
+                Ok(made) => {
+                    for stage in &made {
+                        run.report.note(table::line(stage));
+                    }
+                    stages.extend(made);
+                    living = Some(pair);
+                }
+                Err(error) => {
+                    let name = format!("{part}, {}: the pair lived through it", blow.name());
+                    product.demand(&mut run.report, name, false, format!("{error:#}"));
+                    pair.scrap()?;
+                }
+            }
+        }
+        for (short, server) in SERVERS.iter().zip(servers) {
+            let served = server.finish()?;
+            product.demand(
+                &mut run.report,
+                format!("{part}: {short} heard nothing that belongs to somebody else"),
+                served.foreign.is_empty(),
+                format!("{} answers; {:?}", served.answers, served.foreign),
+            );
+        }
+        living.as_mut().map_or(Ok(()), Pair::scrap)
+    })
+}
+
+fn fresh(run: &Run, lab: &OneArm, product: Product, cell: Cell, spec: &PairSpec) -> Result<Pair> {
+    let mut pair = Pair::prepare(product.kind(), lab, spec, &run.wanted.bin_dir)?;
+    pair.start()?;
+    lab.forget_neighbours()?;
+    failover::wait_served(lab, (cell.vip(), echo::PORT))?;
+    Ok(pair)
+}

@@ -1,0 +1,144 @@
+//! The table: figures of each product, mode and stage, and the goals.
+
+use std::time::Duration;
+
+use super::{
+    many::Group,
+    product::Product,
+    stage::{Event, Stage},
+};
+use crate::{clock::ms, report::Report};
+
+/// Adverts so far apart are what the goal of a stall is about.
+const GOAL_AT: Duration = Duration::from_millis(10);
+/// One retransmission, ms.
+const STALL: f64 = 210.0;
+/// A machine's stall that excuses a connection's, ms.
+const EXCUSE: f64 = 5.0;
+
+/// A stage in one line.
+pub(super) fn line(stage: &Stage) -> String {
+    let (alive, broken) = stage.broken();
+    let groups: Vec<String> = stage
+        .seen
+        .iter()
+        .map(|(group, seen)| {
+            let why = if seen.broken() > 0 {
+                format!(" ({})", seen.reasons())
+            } else {
+                String::new()
+            };
+            format!(
+                "{} {} of {} broken{why}, {} stalled {:.0}/{:.0}/{:.0} ms",
+                group.name(),
+                seen.broken(),
+                seen.alive,
+                seen.stalls.len(),
+                ms(seen.stall(500)),
+                ms(seen.stall(990)),
+                ms(seen.stall(1_000))
+            )
+        })
+        .collect();
+    format!(
+        "{}: {broken} of {alive} broken; {}; steady {} of {} lost, away {:.1} ms; machine {:.1} ms",
+        stage.name(),
+        groups.join("; "),
+        stage.lost.0,
+        stage.lost.1,
+        ms(stage.outage),
+        ms(stage.machine)
+    )
+}
+
+/// The table for people, in Markdown.
+pub(super) fn print(report: &Report, stages: &[Stage]) {
+    report.note("");
+    report.note(
+        "| mode | what happens to the Active | product | connections | broken | why | stalled | stall p50 / p99 / max ms | UDP words lost | steady datagrams lost | away ms |",
+    );
+    report.note("|---|---|---|---|---|---|---|---|---|---|---|");
+    for stage in stages {
+        let (alive, broken) = stage.broken();
+        let Some(tcp) = stage.of(Group::Tcp) else { continue };
+        report.note(format!(
+            "| {} | {}{} | {} | {alive} | {broken} | {} | {} | {:.0} / {:.0} / {:.0} | {} | {} of {} | {:.1} |",
+            stage.cell.name(),
+            stage.blow.name(),
+            stage.event.name(),
+            stage.product.name(),
+            stage.reasons(),
+            tcp.stalls.len(),
+            ms(tcp.stall(500)),
+            ms(tcp.stall(990)),
+            ms(tcp.stall(1_000)),
+            stage.of(Group::Udp).map_or(0, |udp| udp.lost),
+            stage.lost.0,
+            stage.lost.1,
+            ms(stage.outage)
+        ));
+    }
+}
+
+/// Puts all figures into the report.
+pub(super) fn record(report: &mut Report, stage: &Stage) {
+    let name = stage.name();
+    let (alive, broken) = stage.broken();
+    report.count(format!("{name}_alive"), alive);
+    report.count(format!("{name}_broken"), broken);
+    report.count(format!("{name}_steady_lost"), stage.lost.0);
+    report.figure(format!("{name}_outage_ms"), ms(stage.outage));
+    for group in [Group::Tcp, Group::Udp] {
+        let Some(seen) = stage.of(group) else { continue };
+        let name = format!("{name}_{}", group.name());
+        report.count(format!("{name}_stalled"), seen.stalls.len());
+        for (word, thousandths) in [("p50", 500), ("p99", 990), ("max", 1_000)] {
+            report.figure(format!("{name}_stall_{word}_ms"), ms(seen.stall(thousandths)));
+        }
+    }
+}
+
+/// Checks the goals, which are onearm's.
+pub(super) fn judge(report: &mut Report, stage: &Stage, interval: Duration) {
+    if stage.product != Product::Onearm {
+        return;
+    }
+    let name = stage.name();
+    let (alive, broken) = stage.broken();
+    report.check(
+        format!("{name}: of {alive} connections none breaks"),
+        broken == 0,
+        line(stage),
+    );
+    report.check(
+        format!("{name}: nothing comes from or for somebody else"),
+        stage.foreign() == 0,
+        format!("{} connections", stage.foreign()),
+    );
+    let machine = ms(stage.machine);
+    let is_blow = matches!(stage.event, Event::Blow | Event::Again);
+    if let Some(tcp) = stage.of(Group::Tcp)
+        && is_blow
+        && interval == GOAL_AT
+    {
+        let middle = ms(tcp.stall(500));
+        report.check(
+            format!("{name}: half of those that stall do so for at most {STALL} ms"),
+            middle <= STALL || machine > EXCUSE,
+            format!(
+                "{middle:.0} ms of {} stalled; the machine {machine:.1} ms",
+                tcp.stalls.len()
+            ),
+        );
+    }
+    if stage.event.is_planned(stage.blow) {
+        report.check(
+            format!("{name}: no datagram is lost"),
+            stage.lost.0 == 0,
+            format!(
+                "{} of {}; the machine stalled {machine:.1} ms",
+                stage.lost.0, stage.lost.1
+            ),
+        );
+    }
+}

@@ -403,9 +403,8 @@ impl<T: Table> Sync<T> {
         }
         let set = ClassSet::of_difference(classes, theirs);
         if set.is_empty() {
-            // What differed has come right. The next total tells.
+            // What differed has come right. The last total tells.
             self.teller.comparison = Comparison::None;
-            self.teller.peer = Peer::Unknown;
             return;
         }
         let total = self.shadow.total();
@@ -478,22 +477,17 @@ impl<T: Table> Sync<T> {
             return;
         };
         let is_equal = total == acknowledged.expected;
-        match teller.comparison {
-            Comparison::None => {}
-            Comparison::Removing { number, begun } if acknowledged.number >= number => {
-                teller.comparison = Comparison::None;
-                if !is_equal {
-                    let pause = teller.pause.max(SHARE * now.saturating_sub(begun));
-                    teller.not_before = now + pause;
-                    teller.pause = MOST_PAUSE.min(2 * teller.pause);
-                }
-            }
-            Comparison::Marked { .. } | Comparison::Repairing { .. } | Comparison::Removing { .. } => return,
+        teller.peer = if is_equal { Peer::Equal } else { Peer::Differs };
+        if let Comparison::Removing { number, begun } = teller.comparison
+            && acknowledged.number >= number
+        {
+            teller.comparison = Comparison::None;
+            let pause = teller.pause.max(SHARE * now.saturating_sub(begun));
+            teller.not_before = now + pause;
+            teller.pause = MOST_PAUSE.min(2 * teller.pause);
         }
-        if is_equal {
-            (teller.peer, teller.pause, teller.not_before) = (Peer::Equal, PAUSE, 0);
-        } else {
-            teller.peer = Peer::Differs;
+        if is_equal && matches!(teller.comparison, Comparison::None) {
+            (teller.pause, teller.not_before) = (PAUSE, 0);
         }
     }
 

@@ -2,19 +2,20 @@
 
 mod expiry;
 mod memory;
+mod synced;
 
 pub use expiry::{Expiry, Progress};
 pub(crate) use memory::{entry4, entry6};
 
 use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError, RwLock, RwLockReadGuard};
 
 use onearm_dataplane_common::addr::{Addr, Addr4, Address};
 use onearm_dataplane_common::flow::{FlowEntry, State, flags, hop, seen};
 use onearm_dataplane_common::limits::source_slots;
-use onearm_dataplane_common::maps::{Node, WAYS, mode, proto};
-use onearm_dataplane_common::table::{self, Geometry};
+use onearm_dataplane_common::maps::{LastHop, Node, WAYS, mode, proto};
+use onearm_dataplane_common::table::{Ended, Geometry};
 use onearm_dataplane_common::tables::geometry;
 use onearm_dataplane_common::tell;
 use serde::{Deserialize, Serialize};
@@ -24,6 +25,7 @@ use crate::kernel_maps::FlowMaps;
 use crate::loader::LOAD_PERCENT;
 use crate::mapping::Words;
 use crate::persistence::{Clients, Persistent};
+use crate::sync::{Directory, Place, Record};
 use crate::tables::{Mode, Protocol, narrow};
 use crate::usage::Taken;
 use memory::Memory;
@@ -43,10 +45,13 @@ pub struct FlowTable {
     tallies: Tallies,
     /// Words of [`tell`].
     sync: Words<u64>,
+    last_hops: Words<LastHop>,
+    directory: RwLock<Directory>,
     clients: Clients,
     taken: Mutex<Taken>,
     half_open_ticks: u32,
     closing_ticks: u32,
+    dsr_ways: u32,
 }
 
 /// What the programs count as flows come and go, and user space as it ends them.
@@ -213,10 +218,13 @@ impl FlowTable {
             six: geometry::<Addr>(node),
             tallies: maps.tallies,
             sync: maps.sync,
+            last_hops: maps.last_hops,
+            directory: RwLock::default(),
             clients: Clients::new(maps.clients, node.flow_hash_key, node.client_bucket_mask),
             taken: Mutex::default(),
             half_open_ticks: node.half_open_ticks,
             closing_ticks: node.closing_ticks,
+            dsr_ways: node.dsr_ways,
         }
     }
 
@@ -351,14 +359,22 @@ impl FlowTable {
         }
     }
 
+    fn geometry<A: Address>(&self) -> &Geometry {
+        if A::V6 { &self.six } else { &self.four }
+    }
+
     /// Removes a flow, both directions or neither, unless it has ended meanwhile.
-    fn remove(&self, seen: &Seen) -> Option<State> {
+    fn remove(&self, seen: &Seen) -> Option<(Place, Record)> {
         let (at, incarnation) = (seen.at, seen.forward.incarnation);
-        let ended = if seen.v6 {
-            table::remove::<Addr, Memory>(&self.memory, &self.six, at, incarnation)
+        if seen.v6 {
+            self.remove_at::<Addr>(at, incarnation)
         } else {
-            table::remove::<Addr4, Memory>(&self.memory, &self.four, at, incarnation)
-        }?;
+            self.remove_at::<Addr4>(at, incarnation)
+        }
+    }
+
+    /// A flow that was removed counts nowhere any more.
+    fn uncount(&self, ended: &Ended) {
         if ended.state == State::HalfOpen {
             self.tallies.half_open.add(0, 0, u64::MAX);
         }
@@ -369,11 +385,43 @@ impl FlowTable {
                 .add(u32::from(ended.server), 0, u64::MAX);
         }
         if let Some(client) = ended.counted {
-            for slot in source_slots(self.four.key, u32::from(ended.stats), client) {
-                self.tallies.sources.add(slot, 0, u64::MAX);
-            }
+            self.add_source(ended.stats, client, u64::MAX);
         }
-        Some(ended.state)
+    }
+
+    fn add_open(&self, flow: &FlowEntry, n: u64) {
+        self.tallies.open.add(u32::from(flow.stats), 0, n);
+        self.tallies.open_servers.add(u32::from(flow.server), 0, n);
+    }
+
+    fn add_source(&self, stats: u16, client: Addr, n: u64) {
+        for slot in source_slots(self.four.key, u32::from(stats), client) {
+            self.tallies.sources.add(slot, 0, n);
+        }
+    }
+
+    fn directory(&self) -> RwLockReadGuard<'_, Directory> {
+        self.directory.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What there is from now on for flows of the peer.
+    pub(crate) fn know(&self, directory: Directory) {
+        *self.directory.write().unwrap_or_else(PoisonError::into_inner) = directory;
+    }
+
+    /// The clock goes round: a floor that nobody has moved for two years is moved.
+    fn keep_floor(&self, now: u32) {
+        const LONGEST: u32 = 1 << 30;
+        if self.known_for(now) > LONGEST {
+            self.sync
+                .store(tell::FLOOR, 0, u64::from(now.wrapping_sub(LONGEST)));
+        }
+    }
+
+    /// Ticks since a flow may be called silent, whatever its packets say.
+    fn known_for(&self, now: u32) -> u32 {
+        let floor = u32::try_from(self.sync.load(tell::FLOOR, 0)).unwrap_or_default();
+        onearm_dataplane_common::tables::ticks_since(now, floor)
     }
 
     /// Shows every published flow of some buckets once, by its forward entry.
@@ -434,7 +482,7 @@ impl FlowTable {
             packets_in: flow.packets,
             packets_out: reply.filter(FlowEntry::is_reply).map_or(0, |reply| reply.packets),
             idle_ms: milliseconds(idle),
-            expires_ms: milliseconds(self.timeout(flow).saturating_sub(idle)),
+            expires_ms: milliseconds(self.timeout(flow).saturating_sub(idle.min(self.known_for(now)))),
             incarnation: flow.incarnation,
         }
     }

@@ -189,6 +189,7 @@ pub(crate) struct FlowMaps {
     pub(crate) buckets6: Mapping,
     pub(crate) tallies: Tallies,
     pub(crate) sync: Words<u64>,
+    pub(crate) last_hops: Words<LastHop>,
     pub(crate) clients: ClientMaps,
 }
 
@@ -202,6 +203,7 @@ impl KernelMaps {
             map: HashMap::try_from(Map::HashMap(endpoints)).map_err(unusable("SERVER_ENDPOINTS"))?,
         };
         let servers = data(ebpf, "SERVERS")?;
+        let last_hops = data(ebpf, "LAST_HOPS")?;
         let counters: MapData = data(ebpf, "COUNTERS")?;
         let tells = TellMaps {
             ring: named::<RingBuf<MapData>>(ebpf, "FLOW_TELLS")?.map,
@@ -234,7 +236,7 @@ impl KernelMaps {
             ports: named(ebpf, "TX_PORTS")?,
             neighbours: named(ebpf, "NEIGHBOURS")?,
             routes: named(ebpf, "ROUTES")?,
-            last_hops: words(ebpf, "LAST_HOPS")?,
+            last_hops: mapped(&last_hops, "LAST_HOPS")?,
             last_hop_index: named(ebpf, "LAST_HOP_INDEX")?,
             last_hop_free: named(ebpf, "LAST_HOP_FREE")?,
             counters: per_cpu(counters, "COUNTERS")?,
@@ -254,6 +256,7 @@ impl KernelMaps {
                 sources: words(ebpf, "SOURCES")?,
             },
             sync: words(ebpf, "FLOW_SYNC")?,
+            last_hops: mapped(&last_hops, "LAST_HOPS")?,
             clients: ClientMaps {
                 rules: words(ebpf, "PERSISTENCE")?,
                 buckets: words(ebpf, "CLIENT_SERVERS")?,

@@ -11,7 +11,7 @@ use aya::maps::{MapError, ProgramArray};
 use aya::programs::{Program, ProgramError, Xdp};
 use aya::{Ebpf, EbpfError, EbpfLoader};
 use onearm_dataplane_common::flow::{Bucket4, Bucket6};
-use onearm_dataplane_common::maps::{self, Node, WAYS};
+use onearm_dataplane_common::maps::{self, Node, STRAY_SERVER, Server, WAYS, server};
 use onearm_dataplane_common::phase;
 use onearm_types::NodeId;
 
@@ -182,6 +182,12 @@ impl Dataplane {
             snat_shift: 0,
         };
         maps.node.write(0, &node);
+        // A flow of it goes on as one of a server that was removed.
+        let stray = Server {
+            flags: server::MOVES,
+            ..Server::default()
+        };
+        maps.servers.write(u32::from(STRAY_SERVER), &stray);
         let flows = FlowTable::new(flows, &node);
         Ok(Self::assemble(
             ebpf,

@@ -6,7 +6,9 @@
 mod last_hops;
 mod mirror;
 
-pub(crate) use last_hops::Sink as LastHopSink;
+#[cfg(test)]
+pub(crate) use last_hops::tests::Fake as LastHopFake;
+pub(crate) use last_hops::{Sink as LastHopSink, last_hop};
 pub(crate) use mirror::{HopKey, Mirror, Sink};
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -104,4 +106,4 @@ pub struct NextHopsReport {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

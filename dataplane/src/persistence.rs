@@ -3,8 +3,8 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use onearm_dataplane_common::flow::{FlowEntry, State, flags, seen};
-use onearm_dataplane_common::maps::{Server, proto, server};
+use onearm_dataplane_common::flow::{FlowEntry, State, is_proved};
+use onearm_dataplane_common::maps::{Server, server};
 use onearm_dataplane_common::persistence::{Bucket, Noted, Rule, WAYS, bucket, fingerprint};
 use serde::{Deserialize, Serialize};
 
@@ -99,7 +99,7 @@ impl Clients {
     /// new clients gets none noted.
     pub(crate) fn note(&self, flow: &FlowEntry, now: u32) {
         let rule = self.rule(flow.stats);
-        if rule.ticks() == 0 || !is_proved(flow) {
+        if rule.ticks() == 0 || !is_proved(flow.proto, flow.flags, flow.own, flow.other, flow.packets) {
             return;
         }
         let flags = self.flags(flow.server);
@@ -217,19 +217,6 @@ impl Clients {
 const fn is_up(flags: u32) -> bool {
     let up = server::USED | server::UP;
     flags & up == up
-}
-
-/// Whether the client has shown that it is there: the server's answer was acknowledged, or there was one; a server that
-/// answers its clients itself got a second packet.
-fn is_proved(flow: &FlowEntry) -> bool {
-    let (client, server) = flow.seen_by_side();
-    if flow.flags & flags::DIRECT != 0 {
-        flow.packets > 1
-    } else if flow.proto == proto::TCP {
-        client & seen::CONFIRMED != 0
-    } else {
-        server & seen::OPENED != 0
-    }
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@ use crate::apply::{self, Applied, MapSink};
 use crate::dataplane::Dataplane;
 use crate::error::{Error, Result};
 use crate::next_hops::{LegSpec, NextHops, NextHopsReport};
+use crate::sync::Directory;
 use crate::tables::{ServerChange, Tables, TablesError};
 
 /// What a sweep for unused indexes freed.
@@ -50,7 +51,14 @@ impl Dataplane {
         for service in self.registry.services().values() {
             self.flows.clients().set_rule(service.index, service.rule());
         }
+        self.know();
         Ok(applied)
+    }
+
+    /// Tells the flow table what there is for flows of the peer. What is not in force any more is in none that is put into the
+    /// table from now on, so that its indexes may be freed once no flow names them.
+    fn know(&self) {
+        self.flows.know(Directory::of(&self.registry, &self.mirror));
     }
 
     /// Changes health and weight of servers in the generation in force: each service's scheduler table is built anew
@@ -81,7 +89,9 @@ impl Dataplane {
     pub fn set_legs(&mut self, legs: &[LegSpec]) -> Result<NextHopsReport> {
         *self.ports.lock().unwrap_or_else(PoisonError::into_inner) =
             legs.iter().map(|leg| (leg.id, leg.ifindex)).collect();
-        self.mirror.set_legs(legs, &mut MapSink(&mut self.maps))
+        let report = self.mirror.set_legs(legs, &mut MapSink(&mut self.maps))?;
+        self.know();
+        Ok(report)
     }
 
     /// Legs as set last.
@@ -95,7 +105,9 @@ impl Dataplane {
     /// # Errors
     /// [`Error::MapAccess`]; call again, it goes on where it stopped.
     pub fn set_next_hops(&mut self, next_hops: &NextHops) -> Result<NextHopsReport> {
-        self.mirror.set(next_hops, &mut MapSink(&mut self.maps))
+        let report = self.mirror.set(next_hops, &mut MapSink(&mut self.maps))?;
+        self.know();
+        Ok(report)
     }
 
     /// Judges the neighbours that packets of clients came from: resolved ones are believed, others only until they should
@@ -104,7 +116,10 @@ impl Dataplane {
     /// # Errors
     /// [`Error::MapAccess`]; call again, it goes on where it stopped.
     pub fn judge_last_hops(&mut self, now: Instant) -> Result<()> {
-        self.mirror.judge_last_hops(now, &mut MapSink(&mut self.maps))
+        if self.mirror.judge_last_hops(now, &mut MapSink(&mut self.maps))? {
+            self.know();
+        }
+        Ok(())
     }
 
     /// Frees the indexes of removed services, servers and neighbours that no flow names any more: one grace period and a

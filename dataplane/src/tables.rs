@@ -187,6 +187,8 @@ pub struct ServiceSpec {
     pub limits: LimitsSpec,
     /// What becomes of the flows of a server that goes down while another is up.
     pub on_server_down: OnServerDown,
+    /// How long a flow must have carried traffic before the peer is told of it; zero = at once, `None` = it never is.
+    pub sync_after: Option<Duration>,
     /// Servers, at most 256.
     pub servers: Vec<ServerSpec>,
 }
@@ -312,4 +314,4 @@ pub struct ServerChange {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -313,6 +313,7 @@ fn service(v6: bool, protocol: Protocol, gue_port: Option<u16>) -> ServiceSpec {
         mss_clamp: None,
         per_packet: false,
         on_server_down: OnServerDown::default(),
+        sync_after: Some(Duration::ZERO),
         servers: vec![ServerSpec {
             id: ServerId {
                 addr: addr(v6, SERVER),

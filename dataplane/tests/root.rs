@@ -162,6 +162,7 @@ fn service() -> ServiceSpec {
         per_packet: false,
         limits: LimitsSpec::default(),
         on_server_down: OnServerDown::default(),
+        sync_after: Some(Duration::ZERO),
         mode_for: Vec::new(),
         tunnel: TunnelSpec::default(),
         servers: vec![ServerSpec {
@@ -567,8 +568,8 @@ fn a_flow_the_programs_make_is_listed_expired_and_then_its_indexes_are_free() {
         dataplane.apply(&tables(&[VIP], Vec::new())).unwrap();
         assert_eq!(dataplane.reclaim().unwrap().freed, 0, "the flow still names them");
         let mut expiry = Expiry::new(dataplane.flows());
-        assert_eq!(expiry.expire(now_ns(), u32::MAX).removed, 0);
-        let progress = expiry.expire(now_ns() + 11_000_000_000, u32::MAX);
+        assert_eq!(expiry.expire(now_ns(), u32::MAX, |_| ()).removed, 0);
+        let progress = expiry.expire(now_ns() + 11_000_000_000, u32::MAX, |_| ());
         assert_eq!((progress.removed, flows.half_open()), (1, 0));
         let reclaimed = dataplane.reclaim().unwrap();
         assert_eq!(
@@ -716,7 +717,12 @@ fn a_client_stays_with_its_server_through_a_change_that_comes_before_any_sweep()
         // Down while the client comes, and up again: the hash would lead it back.
         let by_hash = answered(1_000);
         let mut expiry = Expiry::new(dataplane.flows());
-        assert_eq!(expiry.expire(now_ns() + 1_000_000_000_000, u32::MAX).removed, 1);
+        assert_eq!(
+            expiry
+                .expire(now_ns() + 1_000_000_000_000, u32::MAX, |_| ())
+                .removed,
+            1
+        );
         dataplane
             .change_servers(&[change(by_hash, None, Some(false))])
             .unwrap();

@@ -77,6 +77,10 @@ pub const SLOTS: u32 = 2;
 pub const MAX_OWNED: u32 = 8_192;
 /// Most services.
 pub const MAX_SERVICES: u32 = 4_096;
+/// Stats index of flows of services that are not configured here: they are forwarded, and count nowhere.
+pub const STRAY_SERVICE: u16 = MAX_SERVICES as u16;
+/// Server index of flows of servers that are not configured here, as of one that was removed.
+pub const STRAY_SERVER: u16 = 0;
 /// Most servers configured at one time.
 pub const MAX_SERVERS: u32 = 16_384;
 /// Server indexes: twice [`MAX_SERVERS`], because an index is not reused while a flow may refer to it.

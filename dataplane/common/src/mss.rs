@@ -5,7 +5,7 @@ use crate::{
     checksum::Change,
     counter::Counter,
     header::Header,
-    maps::proto,
+    maps::{STRAY_SERVICE, proto},
     packet::{MAX_OFFSET, Packet},
     phase::Phase,
     tables::{Tables, discard},
@@ -25,7 +25,7 @@ pub const fn tells<A>(arrival: &Arrival<A>) -> bool {
 /// What segments of a flow may have at most, for a packet that [`tells`]; 0 = as it says. `stats`: of the flow.
 #[inline(always)]
 pub fn limit<A, T: Tables>(tables: &T, arrival: &Arrival<A>, stats: u16) -> u16 {
-    if !tells(arrival) {
+    if !tells(arrival) || stats >= STRAY_SERVICE {
         return 0;
     }
     tables

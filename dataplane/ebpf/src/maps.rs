@@ -69,13 +69,13 @@ static SERVICE: Array<Service> = Array::with_max_entries(SLOTS * MAX_SERVICES, M
 #[map]
 static LIMITS: Array<Limits> = Array::with_max_entries(SLOTS * MAX_SERVICES, 0);
 #[map]
-static OPEN: Array<u64> = Array::with_max_entries(MAX_SERVICES, MMAPABLE);
+static OPEN: Array<u64> = Array::with_max_entries(MAX_SERVICES + 1, MMAPABLE);
 #[map]
 static OPEN_SERVERS: Array<u64> = Array::with_max_entries(SERVER_INDEXES, MMAPABLE);
 #[map]
 static SOURCES: Array<u64> = Array::with_max_entries(2 * SOURCES_ROW, MMAPABLE);
 #[map]
-static PERSISTENCE: Array<u64> = Array::with_max_entries(MAX_SERVICES, MMAPABLE);
+static PERSISTENCE: Array<u64> = Array::with_max_entries(MAX_SERVICES + 1, MMAPABLE);
 #[map]
 static CLIENT_SERVERS: Array<persistence::Bucket> = Array::with_max_entries(DEFAULT_BUCKETS, MMAPABLE);
 #[map]

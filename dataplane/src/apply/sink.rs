@@ -9,7 +9,7 @@ use onearm_dataplane_common::maps::{
 use super::Sink;
 use crate::error::{Error, Result};
 use crate::kernel_maps::KernelMaps;
-use crate::next_hops::{self, LastHopSink};
+use crate::next_hops::{self, LastHopSink, last_hop};
 use crate::sched_space::{ENTRIES_PER_WORD, Region};
 use crate::sys;
 use crate::tables::Entry;
@@ -162,15 +162,7 @@ impl next_hops::Sink for MapSink<'_> {
 
 impl LastHopSink for MapSink<'_> {
     fn last_hop(&self, index: u32) -> LastHop {
-        let words = [0, 1].map(|word| self.0.last_hops.load(index, word).to_ne_bytes());
-        let [[m0, m1, m2, m3, m4, m5, v0, v1], [i0, i1, i2, i3, l0, l1, s0, s1]] = words;
-        LastHop {
-            mac: [m0, m1, m2, m3, m4, m5],
-            vlan: u16::from_ne_bytes([v0, v1]),
-            ifindex: u32::from_ne_bytes([i0, i1, i2, i3]),
-            leg: u16::from_ne_bytes([l0, l1]),
-            mtu: u16::from_ne_bytes([s0, s1]),
-        }
+        last_hop(&self.0.last_hops, index)
     }
 
     fn set_last_hop(&mut self, index: u32, hop: LastHop) {

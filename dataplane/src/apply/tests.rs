@@ -61,6 +61,7 @@ fn service(name: &str, port: u16, servers: &[u8]) -> ServiceSpec {
         per_packet: false,
         limits: LimitsSpec::default(),
         on_server_down: OnServerDown::default(),
+        sync_after: Some(Duration::ZERO),
         mode_for: Vec::new(),
         tunnel: TunnelSpec::default(),
         servers: servers

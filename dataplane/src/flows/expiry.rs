@@ -5,8 +5,10 @@ use std::sync::{Arc, PoisonError};
 use onearm_dataplane_common::flow::{State, seen as bits};
 use onearm_dataplane_common::limits::source_slots;
 
+use super::synced::is_stray;
 use super::{FlowCounts, FlowTable, idle, tick};
 use crate::mapping::Words;
+use crate::sync::Tell;
 use crate::usage::Counting;
 
 /// Passes that must agree before a count is corrected.
@@ -113,9 +115,11 @@ impl Expiry {
         }
     }
 
-    /// Examines up to `budget` buckets, never beyond the end of a pass. `now_ns` is CLOCK_MONOTONIC.
-    pub fn expire(&mut self, now_ns: u64, budget: u32) -> Progress {
+    /// Examines up to `budget` buckets, never beyond the end of a pass. `now_ns` is CLOCK_MONOTONIC. Tells of each flow it
+    /// ends that the peer may know.
+    pub fn expire(&mut self, now_ns: u64, budget: u32, mut tell: impl FnMut(Tell)) -> Progress {
         let now = tick(now_ns);
+        let known_for = self.table.known_for(now);
         let end = self.table.buckets().min(self.next.saturating_add(budget));
         let (mut removed, before) = (0, self.counts.total());
         let (table, counts, sources) = (&self.table, &mut self.counts, &mut self.sources);
@@ -123,11 +127,19 @@ impl Expiry {
         let [services, servers] = &mut self.open;
         table.visit(self.next..end, |seen| {
             let timeout = table.timeout(&seen.forward);
-            let silent = idle(&seen.forward, now) > timeout
+            let silent = known_for > timeout
+                && idle(&seen.forward, now) > timeout
                 && table.reply(seen).is_none_or(|reply| idle(&reply, now) > timeout);
-            if silent && table.remove(seen).is_some() {
+            let gone = if silent { table.remove(seen) } else { None };
+            if let Some((place, record)) = gone {
                 removed += 1;
+                if record.coarse().is_some() {
+                    tell(Tell::Ended { place, record });
+                }
             } else {
+                if is_stray(&seen.forward) {
+                    table.adopt(seen);
+                }
                 table.clients.note(&seen.forward, now);
                 counting.add(&seen.forward, seen.v6);
                 let state = seen.forward.state();
@@ -152,7 +164,7 @@ impl Expiry {
         table.clients.sweep(end, table.buckets(), now);
         let left = self.counts.total() - before;
         self.next = end;
-        let pass_ended = (end == self.table.buckets()).then(|| self.end_pass());
+        let pass_ended = (end == self.table.buckets()).then(|| self.end_pass(now));
         Progress {
             removed,
             left,
@@ -160,8 +172,9 @@ impl Expiry {
         }
     }
 
-    fn end_pass(&mut self) -> FlowCounts {
+    fn end_pass(&mut self, now: u32) -> FlowCounts {
         self.next = 0;
+        self.table.keep_floor(now);
         let counts = std::mem::take(&mut self.counts);
         let tallies = &self.table.tallies;
         correct(&tallies.half_open, 0, &mut self.drifts, counts.half_open);

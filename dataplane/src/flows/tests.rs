@@ -8,7 +8,7 @@ use nix::unistd::ftruncate;
 use onearm_dataplane_common::addr::{Addr, Addr4};
 use onearm_dataplane_common::flow::{Bucket4, Bucket6, FlowEntry, flags, hop, lock, seen};
 use onearm_dataplane_common::limits::source_slots;
-use onearm_dataplane_common::maps::{Node, SOURCES_ROW, TICK_SHIFT, mode, proto};
+use onearm_dataplane_common::maps::{MAX_SERVICES, Node, SOURCES_ROW, TICK_SHIFT, mode, proto};
 use onearm_dataplane_common::{table, tell};
 use proptest::prelude::*;
 
@@ -23,17 +23,17 @@ use crate::tables::wide;
 const BUCKETS: u32 = 64;
 /// A whole pass.
 const WHOLE: u32 = 2 * BUCKETS;
-const HALF_OPEN: u32 = 149;
-const CLOSING: u32 = 447;
-const IDLE: u32 = 13_411;
+pub(crate) const HALF_OPEN: u32 = 149;
+pub(crate) const CLOSING: u32 = 447;
+pub(crate) const IDLE: u32 = 13_411;
 const UDP_UNREPLIED: u32 = 900;
 
-fn flow_table() -> Arc<FlowTable> {
+pub(crate) fn flow_table() -> Arc<FlowTable> {
     flow_table_of(BUCKETS)
 }
 
 /// With so many buckets for each family.
-fn flow_table_of(buckets: u32) -> Arc<FlowTable> {
+pub(crate) fn flow_table_of(buckets: u32) -> Arc<FlowTable> {
     let memory = |len: usize| {
         let fd = memfd_create(c"flows", MFdFlags::MFD_CLOEXEC).unwrap();
         ftruncate(&fd, i64::try_from(len).unwrap()).unwrap();
@@ -49,11 +49,12 @@ fn flow_table_of(buckets: u32) -> Arc<FlowTable> {
         buckets6: mapping(size_of::<Bucket6>()),
         tallies: Tallies {
             half_open: words(1),
-            open: words(8),
-            open_servers: words(8),
+            open: words(MAX_SERVICES + 1),
+            open_servers: words(64),
             sources: words(2 * SOURCES_ROW),
         },
         sync: words(tell::WORDS),
+        last_hops: Words::new(memory(16 * 8).as_fd(), 8).unwrap(),
         clients: client_maps(1),
     };
     let node = Node {
@@ -62,13 +63,14 @@ fn flow_table_of(buckets: u32) -> Arc<FlowTable> {
         flow6_buckets: buckets,
         half_open_ticks: HALF_OPEN,
         closing_ticks: CLOSING,
+        dsr_ways: 2,
         ..Node::default()
     };
     Arc::new(FlowTable::new(maps, &node))
 }
 
 /// Time at the start of a tick, ns.
-fn at(tick: u32) -> u64 {
+pub(crate) fn at(tick: u32) -> u64 {
     u64::from(tick) << TICK_SHIFT
 }
 
@@ -280,12 +282,12 @@ fn each_state_has_its_time_out_counted_from_the_last_packet_of_either_side() {
             insert(&flows, &pair(1, proto, state, last_seen));
             let mut expiry = Expiry::new(Arc::clone(&flows));
             assert_eq!(
-                expiry.expire(at(100 + timeout), WHOLE).removed,
+                expiry.expire(at(100 + timeout), WHOLE, |_| ()).removed,
                 0,
                 "{proto} {state:?}"
             );
             assert_eq!(
-                expiry.expire(at(101 + timeout), WHOLE).removed,
+                expiry.expire(at(101 + timeout), WHOLE, |_| ()).removed,
                 1,
                 "{proto} {state:?}"
             );
@@ -303,9 +305,9 @@ fn b133_an_unanswered_datagram_or_syn_ends_within_seconds() {
     insert(&flows, &pair(2, proto::TCP, FlowState::HalfOpen, (100, 100)));
     insert(&flows, &pair(3, proto::TCP, FlowState::Established, (100, 100)));
     let mut expiry = Expiry::new(Arc::clone(&flows));
-    assert_eq!(expiry.expire(at(101 + HALF_OPEN), WHOLE).removed, 1);
-    assert_eq!(expiry.expire(at(100 + UDP_UNREPLIED), WHOLE).removed, 0);
-    assert_eq!(expiry.expire(at(101 + UDP_UNREPLIED), WHOLE).removed, 1);
+    assert_eq!(expiry.expire(at(101 + HALF_OPEN), WHOLE, |_| ()).removed, 1);
+    assert_eq!(expiry.expire(at(100 + UDP_UNREPLIED), WHOLE, |_| ()).removed, 0);
+    assert_eq!(expiry.expire(at(101 + UDP_UNREPLIED), WHOLE, |_| ()).removed, 1);
     assert_eq!(
         flows.count(),
         FlowCounts {
@@ -319,7 +321,12 @@ fn b133_an_unanswered_datagram_or_syn_ends_within_seconds() {
 fn a_time_in_the_future_of_another_cpu_does_not_end_a_flow() {
     let flows = flow_table();
     insert(&flows, &pair(1, proto::TCP, FlowState::HalfOpen, (101, 101)));
-    assert_eq!(Expiry::new(Arc::clone(&flows)).expire(at(100), WHOLE).removed, 0);
+    assert_eq!(
+        Expiry::new(Arc::clone(&flows))
+            .expire(at(100), WHOLE, |_| ())
+            .removed,
+        0
+    );
 }
 
 #[test]
@@ -332,7 +339,7 @@ fn slices_go_round_the_table_and_a_pass_reports_what_it_left() {
     let mut expiry = Expiry::new(Arc::clone(&flows));
     let (mut removed, mut slices, mut passes) = (0, 0, Vec::new());
     while passes.len() < 2 {
-        let progress = expiry.expire(at(1_000), 7);
+        let progress = expiry.expire(at(1_000), 7, |_| ());
         removed += progress.removed;
         slices += 1;
         passes.extend(progress.pass_ended);
@@ -358,16 +365,16 @@ fn a_wrong_count_of_half_open_flows_is_corrected_after_four_passes() {
         flows.tallies.half_open.add(0, 0, error);
         let mut expiry = Expiry::new(Arc::clone(&flows));
         for _ in 0..3 {
-            expiry.expire(at(0), WHOLE);
+            expiry.expire(at(0), WHOLE, |_| ());
             assert_ne!(flows.half_open(), 10, "three passes prove nothing");
         }
-        expiry.expire(at(0), WHOLE);
+        expiry.expire(at(0), WHOLE, |_| ());
         assert_eq!(flows.half_open(), 10);
         // A difference that comes and goes is none.
         flows.tallies.half_open.add(0, 0, 3);
-        expiry.expire(at(0), WHOLE);
+        expiry.expire(at(0), WHOLE, |_| ());
         flows.tallies.half_open.add(0, 0, 6_u64.wrapping_neg());
-        expiry.expire(at(0), WHOLE);
+        expiry.expire(at(0), WHOLE, |_| ());
         flows.tallies.half_open.add(0, 0, 3);
         assert_eq!(flows.half_open(), 10);
     }
@@ -402,10 +409,10 @@ fn what_counts_of_a_client_follows_its_flows_and_a_wrong_count_is_corrected() {
     let mut expiry = Expiry::new(Arc::clone(&flows));
     for _ in 0..4 {
         assert_eq!(count(client), [5, 5]);
-        expiry.expire(at(0), WHOLE);
+        expiry.expire(at(0), WHOLE, |_| ());
     }
     assert_eq!(count(client), [3, 3]);
-    expiry.expire(at(IDLE + 1), WHOLE);
+    expiry.expire(at(IDLE + 1), WHOLE, |_| ());
     assert_eq!((count(client), taken(&flows)), ([0, 0], 0));
 }
 
@@ -481,15 +488,15 @@ proptest! {
                         table::entry_at::<Addr4, _>(&flows.memory, *at).unwrap().set_last_seen(now);
                     }
                 }
-                Op::Sweep(budget) => drop(expiry.expire(at(now), budget)),
+                Op::Sweep(budget) => drop(expiry.expire(at(now), budget, |_| ())),
                 Op::Wait(ticks) => now += ticks,
             }
         }
-        while expiry.expire(at(now), 16).pass_ended.is_none() {}
+        while expiry.expire(at(now), 16, |_| ()).pass_ended.is_none() {}
         let mut counts = FlowCounts::default();
         for _ in 0..12 {
             // Quiet passes: a correction that was none is taken back.
-            counts = expiry.expire(at(now), WHOLE).pass_ended.unwrap();
+            counts = expiry.expire(at(now), WHOLE, |_| ()).pass_ended.unwrap();
         }
         model.retain(|_, (last, state, _)| {
             let timeout = match state {
@@ -535,11 +542,11 @@ fn ipv6_flows_are_listed_counted_and_ended_beside_ipv4_ones() {
     assert_eq!(listing.flows[0].packets_out, 4);
     let mut expiry = Expiry::new(Arc::clone(&table));
     assert_eq!(
-        expiry.expire(at(20 + IDLE + 1), u32::MAX).removed,
+        expiry.expire(at(20 + IDLE + 1), u32::MAX, |_| ()).removed,
         1,
         "the one silent for longer"
     );
-    assert_eq!(expiry.expire(at(30 + IDLE + 1), u32::MAX).removed, 1);
+    assert_eq!(expiry.expire(at(30 + IDLE + 1), u32::MAX, |_| ()).removed, 1);
     assert_eq!(taken(&table), 0);
 }
 
@@ -572,12 +579,14 @@ fn expiry_costs_the_same_for_each_flow_however_many_there_are() {
             // The other family's table is empty: its buckets cost a flow nothing that it would not cost an empty table.
             while looked_at < buckets {
                 let start = clock();
-                removed += expiry.expire(at(now), slice.min(buckets - looked_at)).removed;
+                removed += expiry
+                    .expire(at(now), slice.min(buckets - looked_at), |_| ())
+                    .removed;
                 looked_at += slice.min(buckets - looked_at);
                 longest = longest.max(start.elapsed().as_secs_f64());
             }
             let whole = begun.elapsed().as_secs_f64();
-            while expiry.expire(at(now), u32::MAX).pass_ended.is_none() {}
+            while expiry.expire(at(now), u32::MAX, |_| ()).pass_ended.is_none() {}
             (removed, whole * 1e9 / f64::from(flows), longest * 1e3)
         };
         pass(101);

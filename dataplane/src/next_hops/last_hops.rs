@@ -15,6 +15,7 @@ use onearm_dataplane_common::maps::{LAST_HOP_ALLOWANCE, LastHop, MAX_LAST_HOPS};
 
 use crate::error::Result;
 use crate::identity::IndexSet;
+use crate::mapping::Words;
 
 /// A last hop that a program has taken is believed for so long without being a resolved neighbour: the kernel asks three
 /// times, a second apart.
@@ -74,6 +75,22 @@ const fn hop(key: LastHopKey) -> LastHop {
         ifindex,
         leg,
         mtu,
+    }
+}
+
+/// An entry of `LAST_HOPS`.
+///
+/// # Panics
+/// If `index` is out of range.
+pub(crate) fn last_hop(map: &Words<LastHop>, index: u32) -> LastHop {
+    let words = [0, 1].map(|word| map.load(index, word).to_ne_bytes());
+    let [[m0, m1, m2, m3, m4, m5, v0, v1], [i0, i1, i2, i3, l0, l1, s0, s1]] = words;
+    LastHop {
+        mac: [m0, m1, m2, m3, m4, m5],
+        vlan: u16::from_ne_bytes([v0, v1]),
+        ifindex: u32::from_ne_bytes([i0, i1, i2, i3]),
+        leg: u16::from_ne_bytes([l0, l1]),
+        mtu: u16::from_ne_bytes([s0, s1]),
     }
 }
 
@@ -192,6 +209,12 @@ impl LastHops {
         Ok(())
     }
 
+    /// The index of a neighbour that is believed.
+    pub(crate) fn believed(&self, hop: &LastHop) -> Option<u32> {
+        let (index, opinion) = self.known.get(&key(hop))?;
+        (*opinion == Opinion::Believed).then_some(*index)
+    }
+
     /// Neighbours with an index.
     pub(crate) fn len(&self) -> usize {
         self.known.len() + self.retired.len()
@@ -232,4 +255,4 @@ impl LastHops {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

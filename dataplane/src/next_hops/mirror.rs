@@ -228,24 +228,31 @@ impl Mirror {
     }
 
     /// Judges the neighbours that packets of clients came from.
-    pub(crate) fn judge_last_hops(&mut self, now: Instant, sink: &mut impl last_hops::Sink) -> Result<()> {
+    ///
+    /// True if the resolved ones are others than at the last call.
+    pub(crate) fn judge_last_hops(&mut self, now: Instant, sink: &mut impl last_hops::Sink) -> Result<bool> {
         let resolved = self.untold.then(|| {
-            let of = |(leg, mac): (&LegSpec, Mac)| LastHop {
-                mac,
-                vlan: leg.vlan.unwrap_or_default(),
-                ifindex: leg.ifindex,
-                leg: u16::from(leg.id),
-                mtu: longest(leg.mtu),
-            };
             let resolved = self
                 .neighbours
                 .iter()
-                .filter_map(|((leg, _), mac)| Some((self.legs.get(leg)?, (*mac)?)));
-            resolved.map(of).collect()
+                .filter_map(|((leg, _), mac)| Some(last_hop(self.legs.get(leg)?, (*mac)?)));
+            resolved.collect()
         });
         self.last_hops.judge(now, resolved, sink)?;
-        self.untold = false;
-        Ok(())
+        Ok(std::mem::take(&mut self.untold))
+    }
+
+    /// Routes as set last.
+    pub(crate) fn routes(&self) -> impl Iterator<Item = (IpNet, Via)> {
+        self.routes.iter().map(|(prefix, spec)| (*prefix, spec.via))
+    }
+
+    /// Resolved neighbours that have an index of `LAST_HOPS`: leg, address, index.
+    pub(crate) fn believed(&self) -> impl Iterator<Item = (u8, IpAddr, u32)> {
+        self.neighbours.iter().filter_map(|((id, addr), mac)| {
+            let hop = last_hop(self.legs.get(id)?, (*mac)?);
+            Some((*id, *addr, self.last_hops.believed(&hop)?))
+        })
     }
 
     /// Legs as set last.
@@ -406,6 +413,17 @@ fn route(spec: &RouteSpec) -> Route {
         gateway,
         leg,
         mtu: spec.mtu.unwrap_or(0),
+    }
+}
+
+/// What a packet by this neighbour is remembered by.
+fn last_hop(leg: &LegSpec, mac: Mac) -> LastHop {
+    LastHop {
+        mac,
+        vlan: leg.vlan.unwrap_or_default(),
+        ifindex: leg.ifindex,
+        leg: u16::from(leg.id),
+        mtu: longest(leg.mtu),
     }
 }
 

@@ -22,7 +22,7 @@ fn net(text: &str) -> IpNet {
     text.parse().unwrap()
 }
 
-fn leg(id: u8) -> LegSpec {
+pub(crate) fn leg(id: u8) -> LegSpec {
     LegSpec {
         id,
         ifindex: 10 + u32::from(id),
@@ -46,7 +46,7 @@ struct Way {
 }
 
 #[derive(Default)]
-struct Fake {
+pub(crate) struct Fake {
     hops: BTreeMap<u32, [u64; 2]>,
     neighbours: HashMap<(Addr, u32), u32>,
     routes: BTreeMap<IpNet, Route>,

@@ -4,7 +4,7 @@ use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::unistd::ftruncate;
 use onearm_dataplane_common::addr::Addr;
 use onearm_dataplane_common::flow::{FlowEntry, flags, seen};
-use onearm_dataplane_common::maps::{Server, mode, proto, server};
+use onearm_dataplane_common::maps::{MAX_SERVICES, Server, mode, proto, server};
 use onearm_dataplane_common::persistence::{Bucket, Noted, Rule, WAYS, bucket, fingerprint};
 use proptest::prelude::*;
 
@@ -25,9 +25,9 @@ pub(crate) fn client_maps(buckets: u32) -> ClientMaps {
         Words::new(fd.as_fd(), len).unwrap()
     }
     ClientMaps {
-        rules: words(8),
+        rules: words(MAX_SERVICES + 1),
         buckets: words::<Bucket>(buckets),
-        servers: words::<Server>(8),
+        servers: words::<Server>(64),
     }
 }
 

@@ -10,6 +10,7 @@ mod applier;
 mod audit;
 mod content;
 mod counters;
+pub(crate) mod directory;
 mod lag;
 mod looks;
 mod outbox;
@@ -23,6 +24,7 @@ mod verdict;
 mod wire;
 
 pub use counters::Counters;
+pub(crate) use directory::Directory;
 pub use lag::Lag;
 pub use record::{Coarse, Identity, Place, Record, Tell};
 pub(crate) use ring::TellMaps;

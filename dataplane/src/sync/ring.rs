@@ -8,7 +8,7 @@ use aya::maps::{MapData, PerCpuArray, RingBuf};
 use onearm_dataplane_common::counter::Counter;
 use onearm_dataplane_common::tell::{ENDED4, ENDED6, LOOK};
 
-use super::record::{Place, Record, Tell};
+use super::record::{Place, Tell};
 use crate::counters::summed;
 use crate::error::Result;
 use crate::flows::{FlowTable, entry4, entry6};
@@ -53,7 +53,7 @@ impl TellRing {
             && let Some(record) = self.maps.ring.next()
         {
             taken += 1;
-            if let Some(told) = parse(&record) {
+            if let Some(told) = parse(&record, &self.flows) {
                 tell(told);
             } else {
                 tracing::debug!(len = record.len(), "a record of another length in the ring");
@@ -85,7 +85,7 @@ impl Drop for TellRing {
 }
 
 /// Reads a record as it lies in the ring.
-fn parse(bytes: &[u8]) -> Option<Tell> {
+fn parse(bytes: &[u8], flows: &FlowTable) -> Option<Tell> {
     let (words, _) = bytes.as_chunks();
     let word = |n: usize| words.get(n).map_or(0, |word| u64::from_ne_bytes(*word));
     #[expect(clippy::cast_possible_truncation, reason = "two numbers in one word")]
@@ -99,16 +99,17 @@ fn parse(bytes: &[u8]) -> Option<Tell> {
         ENDED6 => entry6(std::array::from_fn(|n| word(1 + n))),
         _ => return None,
     };
-    let record = Record::of(&forward, None);
+    let record = flows.record(&forward, None);
     Some(Tell::Ended { place, record })
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Place, Record, Tell, parse};
+    use super::{Place, Tell, parse};
     use crate::flows::FlowState;
-    use crate::flows::tests::{pair, six};
+    use crate::flows::tests::{flow_table, pair, six};
     use crate::mapping::word_of;
+    use crate::sync::Record;
     use onearm_dataplane_common::addr::{Addr4, Address};
     use onearm_dataplane_common::flow::FlowEntry;
     use onearm_dataplane_common::maps::proto;
@@ -122,7 +123,7 @@ mod tests {
     fn records_become_what_they_tell_and_others_nothing() {
         let at = 0xffff_fff3;
         assert_eq!(
-            parse(&bytes(&[place(true, at)])),
+            parse(&bytes(&[place(true, at)]), &flow_table()),
             Some(Tell::Look(Place { v6: true, at }))
         );
         let (four, _) = pair(1, proto::TCP, FlowState::Closing, (3, 4));
@@ -159,10 +160,10 @@ mod tests {
                 place: Place { v6, at: 7 },
                 record: Record::of(&entry, None),
             };
-            assert_eq!(parse(&record), Some(told));
+            assert_eq!(parse(&record, &flow_table()), Some(told));
         }
         for len in [0, 2, 8, 10, 16, 18] {
-            assert_eq!(parse(&bytes(&vec![1; len])), None, "{len} words");
+            assert_eq!(parse(&bytes(&vec![1; len]), &flow_table()), None, "{len} words");
         }
     }
 }

@@ -20,7 +20,7 @@ fn net(text: &str) -> IpNet {
     text.parse().unwrap()
 }
 
-fn owned(addr: IpAddr) -> OwnedAddress {
+pub(crate) fn owned(addr: IpAddr) -> OwnedAddress {
     OwnedAddress {
         addr,
         kinds: OwnedKinds {
@@ -32,7 +32,7 @@ fn owned(addr: IpAddr) -> OwnedAddress {
     }
 }
 
-fn server(n: u8) -> ServerSpec {
+pub(crate) fn server(n: u8) -> ServerSpec {
     ServerSpec {
         id: ServerId {
             addr: IpAddr::V4(Ipv4Addr::new(192, 168, 100, n)),
@@ -43,7 +43,7 @@ fn server(n: u8) -> ServerSpec {
     }
 }
 
-fn service(name: &str) -> ServiceSpec {
+pub(crate) fn service(name: &str) -> ServiceSpec {
     ServiceSpec {
         name: name.to_owned(),
         vip: VIP,
@@ -60,13 +60,14 @@ fn service(name: &str) -> ServiceSpec {
         per_packet: false,
         limits: LimitsSpec::default(),
         on_server_down: OnServerDown::default(),
+        sync_after: Some(Duration::ZERO),
         mode_for: Vec::new(),
         tunnel: TunnelSpec::default(),
         servers: vec![server(10)],
     }
 }
 
-fn good() -> Tables {
+pub(crate) fn good() -> Tables {
     Tables {
         owned: vec![owned(VIP), owned(OTHER)],
         services: vec![service("web")],

@@ -31,7 +31,7 @@ pub(crate) async fn sweep(table: Arc<FlowTable>, board: Arc<Board>) {
             let (mut left, mut looked_at, mut ended) = (0, 0, false);
             while looked_at < slice && !ended {
                 let bite = BITE.min(slice - looked_at);
-                let progress = expiry.expire(clock::monotonic_ns(), bite);
+                let progress = expiry.expire(clock::monotonic_ns(), bite, |_| ());
                 left += progress.left;
                 looked_at += bite;
                 ended = progress.pass_ended.is_some();

@@ -15,7 +15,7 @@ fn start() -> Instant {
 
 /// Maps in memory, and a program that uses them.
 #[derive(Default)]
-struct Fake {
+pub(crate) struct Fake {
     hops: BTreeMap<u32, LastHop>,
     index: BTreeMap<super::LastHopKey, u32>,
     free: VecDeque<u32>,

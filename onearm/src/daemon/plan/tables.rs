@@ -136,6 +136,7 @@ fn service(node: NodeId, service: &ServiceConfig, is_up: impl Fn(usize) -> bool)
             allow: service.limits.allow.clone(),
             deny: service.limits.deny.clone(),
         },
+        sync_after: Some(std::time::Duration::ZERO),
         on_server_down: match service.on_server_down {
             config::OnServerDown::Reset => OnServerDown::Reset,
             config::OnServerDown::Keep => OnServerDown::Keep,

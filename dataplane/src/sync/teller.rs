@@ -493,6 +493,8 @@ impl<T: Table> Sync<T> {
 
     pub(super) fn on_ask(&mut self, now: u64) {
         self.teller.peer_tells = false;
+        // Who asks tells nothing any more.
+        self.applier.end_stream();
         if self.owned != 0 && self.settling.is_none() {
             self.looks.clear();
             self.audit.lose();

@@ -247,6 +247,17 @@ fn both_nodes_may_claim_for_a_while_and_touch_nothing_of_each_other() {
 }
 
 #[test]
+fn an_owner_that_ceases_to_be_one_leaves_no_verdict_behind() {
+    let mut pair = pair();
+    fill(&mut pair, 0, 5);
+    pair.settle(1_000);
+    pair.own(0, false);
+    pair.run(2);
+    assert_eq!(because(&pair, 0), Some(Because::NobodyTells));
+    assert_eq!(because(&pair, 1), Some(Because::NobodyTells));
+}
+
+#[test]
 fn a_flow_is_told_when_it_is_old_enough_and_never_if_its_service_says_so() {
     let mut pair = pair();
     pair.settle(1_000);

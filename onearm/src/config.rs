@@ -33,7 +33,7 @@ pub use node::{Attach, Leg, NodeConfig, Peer, PeerLink, Role};
 pub use node_file::parse_node;
 pub use pair::{
     Auth, Check, Digest, GatewayConfig, HaConfig, Hairpin, Limits, NamedLegs, OnServerDown, PairConfig,
-    Protocol, Scheduler, ServerConfig, ServiceConfig, ServiceLimits, SnatSource, Transport,
+    Protocol, Scheduler, ServerConfig, ServiceConfig, ServiceLimits, SnatSource, SyncAfter, Transport,
 };
 pub use pair_file::{PairFile, parse_pair};
 pub use port_range::{PortRange, PortRangeError};

@@ -5,6 +5,7 @@
 //!              │  ▲
 //!              │  └── picture, health, stream, dataplane and kernel events
 //!              └───── ha_link ◄──► ha_process                        (the other process)
+//! keeper ─► flow table, stream                                        (ends silent flows, tells the peer of them; a thread)
 //! beside ─► backend ──► board, dataplane, health                      (answers to `onearm`, on a thread of their own)
 //! ```
 
@@ -15,13 +16,13 @@ mod board;
 mod clock;
 mod epochs;
 mod errands;
-mod expiry;
 mod filters;
 mod gates;
 mod guests;
 mod ha_link;
 mod ha_process;
 mod helping;
+mod keeper;
 mod legs;
 mod node;
 mod node_loop;

@@ -47,6 +47,14 @@ fn status_of_an_active() -> Status {
             last_error: Some("the connection was reset".into()),
             ..StreamStatus::default()
         },
+        sync: SyncStatus {
+            verdict: SyncVerdict::Behind,
+            records_behind: 12,
+            oldest_behind_ms: 1,
+            lag_p50_us: 400,
+            lag_p99_us: 1_200,
+            ..SyncStatus::default()
+        },
         legs: vec![LegStatus {
             name: "lan".into(),
             interface: "enp65s0f1".into(),
@@ -255,6 +263,8 @@ lease      valid, 42 ms left (renewed all the time), epoch 12
 peer       192.168.100.3 standby, heard 41 ms ago, priority 100, every 100 ms
 stream     lb2 (onearm 0.1.0) for 3 h 5 m, protocol 1, key 2; session 2, the one
            before: the connection was reset
+flow sync  behind by 12 (oldest 1 ms); acknowledged after 0.4 ms, 99 of 100
+           within 1.2 ms
 election   vrid 51, priority 150, adverts every 100 ms, auth none, real-time
 pair.toml  0123456789ab, the peer's is not known
 flows      123,456 of 1,000,000, half-open 12 of 65,536; maps 301 MB

@@ -68,6 +68,8 @@ pub const PERSISTENT_CLIENTS: RangeInclusive<u64> = 1_024..=1_000_000;
 pub const PERSISTENCE: RangeInclusive<Duration> = Duration::from_secs(30)..=Duration::from_hours(7 * 24);
 /// `service.idle_timeout`.
 pub const IDLE_TIMEOUT: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_hours(7 * 24);
+/// `service.sync_after`, where it is a time.
+pub const SYNC_AFTER: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_hours(1);
 /// `service.mss_clamp`: the least Linux goes down to, and what a jumbo frame holds.
 pub const MSS_CLAMP: RangeInclusive<u64> = 88..=9_000;
 /// `service.max_connections`, `max_new_per_second`, `max_per_source`.

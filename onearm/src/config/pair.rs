@@ -260,6 +260,8 @@ pub struct ServiceConfig {
     pub limits: ServiceLimits,
     /// What becomes of the flows of a server that goes down while another is up.
     pub on_server_down: OnServerDown,
+    /// When the peer is told of a flow.
+    pub sync_after: SyncAfter,
     /// How servers are checked; `None` = every server counts as up.
     pub check: Option<Check>,
     /// The servers.
@@ -282,6 +284,15 @@ impl ServiceConfig {
     fn first_port(&self) -> u16 {
         self.ports.first().map_or(1, |range| range.first())
     }
+}
+
+/// When the peer is told of a flow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum SyncAfter {
+    /// When it has carried traffic for so long, 0 or 1 s to 1 h.
+    Time(Duration),
+    /// Never.
+    Never,
 }
 
 /// Limits of a service; `None` = no limit.

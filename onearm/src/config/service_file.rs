@@ -5,7 +5,8 @@ use std::time::Duration;
 use super::limits;
 use super::mode_file;
 use super::pair::{
-    Check, Hairpin, OnServerDown, Protocol, Scheduler, ServerConfig, ServiceConfig, ServiceLimits, SnatSource,
+    Check, Hairpin, OnServerDown, Protocol, Scheduler, ServerConfig, ServiceConfig, ServiceLimits,
+    SnatSource, SyncAfter,
 };
 use super::port_range::PortRange;
 use super::walk::{Field, Keys, Table, Walk};
@@ -40,12 +41,12 @@ pub(super) const SERVICE: Keys = Keys {
         "allow",
         "deny",
         "on_server_down",
+        "sync_after",
         "check",
         "server",
     ],
     later: &[
         ("group", GROUP_SENTENCE),
-        ("sync_after", "flow sync is not in this build"),
         ("egress", "outgoing addresses (egress) are not in this build"),
     ],
 };
@@ -136,6 +137,7 @@ pub(super) fn service(walk: &mut Walk<'_>, field: &Field<'_>) -> Option<(Service
     let on_server_down = walk.or(&table, "on_server_down", OnServerDown::Reset, |walk, field| {
         walk.choice(field, &downs, &[])
     });
+    let sync_after = walk.or(&table, "sync_after", SyncAfter::Time(Duration::ZERO), sync_after);
     let check = walk.may(&table, "check", check);
     let (places, servers) = servers(walk, &table);
     let service = ServiceConfig {
@@ -157,10 +159,28 @@ pub(super) fn service(walk: &mut Walk<'_>, field: &Field<'_>) -> Option<(Service
         per_packet,
         limits,
         on_server_down,
+        sync_after,
         check,
         servers,
     };
     Some((service, places))
+}
+
+/// A word, or how old a flow must be.
+fn sync_after(walk: &mut Walk<'_>, field: &Field<'_>) -> Option<SyncAfter> {
+    let words = [
+        ("established", SyncAfter::Time(Duration::ZERO)),
+        ("never", SyncAfter::Never),
+    ];
+    let is_word = field
+        .value
+        .as_str()
+        .is_none_or(|text| !text.starts_with(|c: char| c.is_ascii_digit()));
+    if is_word {
+        walk.choice(field, &words, &[])
+    } else {
+        walk.duration(field, limits::SYNC_AFTER).map(SyncAfter::Time)
+    }
 }
 
 fn service_limits(walk: &mut Walk<'_>, table: &Table<'_>) -> ServiceLimits {

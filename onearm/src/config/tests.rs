@@ -106,6 +106,7 @@ snat = ["192.168.100.100"]
 idle_timeout = "15m"
 mss_clamp = 1440
 udp = "flow"
+sync_after = "3s"
 check = { type = "tcp", interval = "2s", timeout = "1s", rise = 2, fall = 3 }
 server = [ { name = "s1", address = "192.168.100.10", weight = 1 }, { name = "s2", address = "192.168.100.11", port = 8080, weight = 1 } ]
 "#,
@@ -119,6 +120,7 @@ server = [ { name = "s1", address = "192.168.100.10", weight = 1 }, { name = "s2
     );
     assert_eq!(web.idle_timeout, Duration::from_mins(15));
     assert_eq!((web.mss_clamp, web.per_packet), (Some(1_440), false));
+    assert_eq!(web.sync_after, SyncAfter::Time(Duration::from_secs(3)));
     assert_eq!(web.servers[1].port, Some(8080));
     assert_eq!(
         (web.check_port(&web.servers[0]), web.check_port(&web.servers[1])),

@@ -23,6 +23,9 @@ pub struct Status {
     /// The connection to the other node's daemon.
     #[serde(default)]
     pub stream: StreamStatus,
+    /// How far the other node has this node's flows.
+    #[serde(default)]
+    pub sync: SyncStatus,
     /// The interfaces onearm works on, in the order of `node.toml`.
     pub legs: Vec<LegStatus>,
     /// Which configuration runs here and there.
@@ -105,6 +108,38 @@ pub struct PeerStatus {
     pub advert_interval_ms: Option<u64>,
     /// Its MAC on the leg, `aa:bb:cc:dd:ee:ff`.
     pub mac: Option<String>,
+}
+
+/// How far both nodes have the same flows, as the Active tells and the Standby hears.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SyncStatus {
+    /// What can be said of it.
+    pub verdict: SyncVerdict,
+    /// Why flows are not in sync; empty while they are, or are but for what is under way.
+    pub because: String,
+    /// Flows and changes of them that are under way.
+    pub records_behind: u64,
+    /// Age of the oldest of them, milliseconds.
+    pub oldest_behind_ms: u64,
+    /// Half of what this node told lately was acknowledged within this, microseconds from the packet that brought it about; 0 = nothing was.
+    pub lag_p50_us: u64,
+    /// 99 of 100 were within this.
+    pub lag_p99_us: u64,
+    /// Counters by name.
+    pub counters: BTreeMap<String, u64>,
+}
+
+/// Whether both nodes have the same flows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum SyncVerdict {
+    /// Nothing is under way, and digests over all flows agree.
+    Equal,
+    /// But for what is under way.
+    Behind,
+    /// The other node may lack flows.
+    #[default]
+    NotSyncing,
 }
 
 /// The stream: the authenticated connection to the other node's daemon. Nothing in the election depends on it.

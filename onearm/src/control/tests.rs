@@ -68,6 +68,7 @@ fn status() -> Status {
         },
         peer: PeerStatus::default(),
         stream: StreamStatus::default(),
+        sync: SyncStatus::default(),
         legs: vec![],
         config: ConfigStatus {
             digest: "ab".into(),

@@ -5,8 +5,8 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use onearm_dataplane::{
-    Dataplane, FlowFilter, FlowInfo, FlowTable, LeaseCell, Protocol, ServiceTraffic, Traffic as Counted,
-    Usage,
+    Counters, Dataplane, FlowFilter, FlowInfo, FlowTable, LeaseCell, Protocol, ServiceTraffic,
+    Traffic as Counted, Usage,
 };
 
 use onearm_ha::config::Rollout;
@@ -24,11 +24,11 @@ use crate::health::{Health, ServerKey, effective_weight};
 use crate::stream::view::View;
 
 use super::authentication;
-use super::board::Board;
+use super::board::{Board, Facts};
 use super::clock;
 use super::errands::Errands;
 use super::node_loop::Order;
-use super::{notices, probe, streaming};
+use super::{keeper, notices, probe, streaming};
 
 /// The daemon as the control API sees it.
 #[derive(Debug)]
@@ -49,6 +49,8 @@ pub(crate) struct Backend {
     pub(crate) errands: Option<Arc<Errands>>,
     /// The stream to the peer, where there is one.
     pub(crate) stream: Option<watch::Receiver<View>>,
+    /// Flow sync, where there is a stream.
+    pub(crate) sync: Option<watch::Receiver<keeper::View>>,
     /// When the daemon started, CLOCK_MONOTONIC ns.
     pub(crate) started_ns: u64,
     /// To the main loop.
@@ -85,6 +87,25 @@ impl Backend {
             deadline_ns,
             remaining_us: i64::try_from(remaining_ns / 1_000).unwrap_or(i64::MIN),
             epoch,
+        }
+    }
+
+    fn dataplane_status(&self, facts: &Facts, counters: Counters, map_bytes: u64) -> DataplaneStatus {
+        let pair = &self.loaded.pair;
+        let (four, six) = pair.flow_room();
+        let named = counters.all.into_iter().map(|(name, n)| (name.to_owned(), n));
+        let own = [
+            ("helper_restarts".to_owned(), facts.helper_restarts),
+            ("client_forgotten".to_owned(), self.flows.persistent().evicted),
+        ];
+        DataplaneStatus {
+            flows: facts.flows,
+            half_open: self.flows.half_open(),
+            max_flows: u64::from(four) + u64::from(six),
+            max_half_open: u64::from(pair.limits.half_open),
+            map_bytes,
+            usage: facts.usage.clone(),
+            counters: named.chain(own).collect(),
         }
     }
 
@@ -145,6 +166,10 @@ impl ControlBackend for Backend {
                 ..facts.peer.clone()
             },
             stream,
+            sync: self
+                .sync
+                .as_ref()
+                .map_or_else(keeper::no_sync, |view| view.borrow().status()),
             legs: facts.legs.clone(),
             config,
             ha: HaStatus {
@@ -175,26 +200,7 @@ impl ControlBackend for Backend {
                     .map_or_else(Vec::new, |tracking| tracking.view(MonoTime::from_nanos(now_ns))),
                 counters: facts.ha_counters.clone(),
             },
-            dataplane: DataplaneStatus {
-                flows: facts.flows,
-                half_open: self.flows.half_open(),
-                max_flows: {
-                    let (four, six) = pair.flow_room();
-                    u64::from(four) + u64::from(six)
-                },
-                max_half_open: u64::from(pair.limits.half_open),
-                map_bytes,
-                usage: facts.usage.clone(),
-                counters: counters
-                    .all
-                    .into_iter()
-                    .map(|(name, n)| (name.to_owned(), n))
-                    .chain([
-                        ("helper_restarts".to_owned(), facts.helper_restarts),
-                        ("client_forgotten".to_owned(), self.flows.persistent().evicted),
-                    ])
-                    .collect(),
-            },
+            dataplane: self.dataplane_status(&facts, counters, map_bytes),
             warnings,
         })
     }

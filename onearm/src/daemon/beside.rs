@@ -1,4 +1,4 @@
-//! The thread beside the main loop: control API, the sweep of the flow table, and how full everything is. An answer with ten thousand flows, a
+//! The thread beside the main loop: control API, and how full everything is. An answer with ten thousand flows, a
 //! crowd of clients or a large table takes longer than the HA process waits for a heartbeat of the main loop; none of it
 //! may look like a hang.
 
@@ -7,15 +7,12 @@ use std::sync::Arc;
 use std::thread;
 
 use anyhow::Context as _;
-use onearm_dataplane::FlowTable;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::{oneshot, watch};
 
 use crate::control::ControlServer;
 
 use super::backend::Backend;
-use super::board::Board;
-use super::expiry;
 use super::usage;
 
 /// The running thread.
@@ -33,8 +30,6 @@ impl Beside {
     pub(crate) fn start(
         bind: impl FnOnce() -> io::Result<ControlServer>,
         backend: Arc<Backend>,
-        flows: Arc<FlowTable>,
-        board: Arc<Board>,
     ) -> anyhow::Result<Self> {
         let runtime = Builder::new_current_thread()
             .enable_all()
@@ -43,11 +38,9 @@ impl Beside {
         let (runtime, server) = within(runtime, bind)?;
         let (stop, stopped) = watch::channel(false);
         let work = async move {
-            // Nothing is lost when one is dropped: a slice of the sweep is never interrupted.
             tokio::select! {
                 () = server.serve(Arc::clone(&backend), stopped) => {}
                 () = usage::watch(backend) => {}
-                () = expiry::sweep(flows, board) => {}
             }
         };
         let ended = spawn(runtime, work).context("no thread for the control API")?;

@@ -104,7 +104,7 @@ impl Errands {
                 }
             }
             // The stream keeps these to itself.
-            Message::Heartbeat | Message::Profile(_) | Message::Farewell(_) => {}
+            Message::Heartbeat | Message::Profile(_) | Message::Farewell(_) | Message::Sync(_) => {}
         }
     }
 

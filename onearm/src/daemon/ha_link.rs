@@ -24,6 +24,7 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 
 use super::ha_process::Cell;
+use super::keeper::{self, FlowSync};
 
 /// News kept for a main loop that is late; a [`ToMain::State`] that does not fit is told anew 200 ms later.
 const NEWS: usize = 256;
@@ -70,6 +71,7 @@ pub(crate) struct HaLink {
     health: Health,
     /// What it was told of the peer's legs.
     peer_legs: Option<bool>,
+    peer_flows: Option<bool>,
 }
 
 /// A panic of another holder left it whole: each is changed by one call.
@@ -109,6 +111,7 @@ impl HaLink {
             owned: owned.to_vec(),
             health,
             peer_legs: None,
+            peer_flows: None,
         };
         let (news, heard) = mpsc::channel(NEWS);
         let begun = link
@@ -263,6 +266,18 @@ impl HaLink {
         Ok(())
     }
 
+    /// Tells it whether the peer has this node's flows.
+    ///
+    /// # Errors
+    /// When it takes no orders.
+    pub(crate) fn tell_peer_flows(&mut self, has: bool) -> anyhow::Result<()> {
+        if self.peer_flows != Some(has) {
+            self.order(&ToHa::PeerHasFlows(has))?;
+            self.peer_flows = Some(has);
+        }
+        Ok(())
+    }
+
     /// Gives it the links of programs attached anew.
     ///
     /// # Errors
@@ -280,14 +295,19 @@ impl HaLink {
     }
 
     /// Orders the end: it hands over if Active, or lets go `at_once`. Waits for it, and kills it if it does not end.
-    pub(crate) async fn stop(self, news: &mut mpsc::Receiver<News>, at_once: bool) {
+    pub(crate) async fn stop(
+        self,
+        news: &mut mpsc::Receiver<News>,
+        sync: &mut Option<FlowSync>,
+        at_once: bool,
+    ) {
         self.ordered.store(true, Ordering::Release);
         for _ in 0..=u8::from(at_once) {
             if let Err(error) = self.end.send(&ToHa::Stop, PATIENCE) {
                 tracing::warn!(%error, "the HA process takes no orders");
             }
         }
-        if timeout(STOP_LIMIT, self.end_of(news)).await.is_err() {
+        if timeout(STOP_LIMIT, self.end_of(news, sync)).await.is_err() {
             tracing::warn!("the HA process did not end in time and is killed");
             // As after any other death the lease is cleared and the peer told.
             self.ordered.store(false, Ordering::Release);
@@ -296,7 +316,7 @@ impl HaLink {
             {
                 tracing::warn!(%error, "the HA process could not be killed");
             }
-            if timeout(KILL_LIMIT, self.end_of(news)).await.is_err() {
+            if timeout(KILL_LIMIT, self.end_of(news, sync)).await.is_err() {
                 tracing::warn!("the end of the HA process was not seen");
             }
         }
@@ -304,19 +324,29 @@ impl HaLink {
     }
 
     /// Waits for the end of the HA process; of what it says before, the flush of the flows is done for it.
-    async fn end_of(&self, news: &mut mpsc::Receiver<News>) {
+    async fn end_of(&self, news: &mut mpsc::Receiver<News>, sync: &mut Option<FlowSync>) {
         loop {
-            match news.recv().await {
-                Some(News::Ended) | None => return,
-                Some(News::Message(ToMain::Flush(number))) => {
-                    if let Err(error) = self.order(&ToHa::Flushed(number)) {
-                        tracing::warn!(
-                            error = format!("{error:#}"),
-                            "the HA process was not told of the flows"
-                        );
+            // Cancel-safe: both are channels.
+            let flushed = tokio::select! {
+                heard = news.recv() => match (heard, &sync) {
+                    (Some(News::Ended) | None, _) => return,
+                    (Some(News::Message(ToMain::Flush(number))), None) => number,
+                    (Some(News::Message(ToMain::Flush(number))), Some(sync)) => {
+                        sync.flush(number);
+                        continue;
                     }
-                }
-                Some(News::Message(_)) => {}
+                    (Some(News::Message(_)), _) => continue,
+                },
+                heard = keeper::heard(sync) => match heard {
+                    keeper::News::Flushed(number) => number,
+                    keeper::News::PeerHasFlows(_) => continue,
+                },
+            };
+            if let Err(error) = self.order(&ToHa::Flushed(flushed)) {
+                tracing::warn!(
+                    error = format!("{error:#}"),
+                    "the HA process was not told of the flows"
+                );
             }
         }
     }

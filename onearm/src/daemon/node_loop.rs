@@ -34,6 +34,7 @@ use super::authentication::{Authentication, Refusals};
 use super::epochs::Epochs;
 use super::errands::Errands;
 use super::ha_link::{HaLink, News};
+use super::keeper::{self, FlowSync};
 use super::node::{Node, RETRY, Settled};
 use super::notices::{self, told};
 use super::plan;
@@ -77,6 +78,10 @@ struct Running {
     streaming: Option<Streaming>,
     /// Where there is a stream.
     errands: Option<Arc<Errands>>,
+    /// Where there is a stream.
+    flow_sync: Option<FlowSync>,
+    /// What it said last of the peer.
+    peer_has_flows: Option<bool>,
     again_at: Option<Instant>,
     /// Programs were attached or went since the HA process was given the links.
     links_due: bool,
@@ -118,7 +123,7 @@ pub(crate) async fn run(
         mut orders,
         scripts: (scripts, said),
     }: Inputs,
-    (streaming, errands): (Option<Streaming>, Option<Arc<Errands>>),
+    (streaming, errands, flow_sync): (Option<Streaming>, Option<Arc<Errands>>, Option<FlowSync>),
     recording: Option<Recording>,
     files: Files,
     (auth, epochs, stance): (Option<Authentication>, Option<Epochs>, Stance),
@@ -146,6 +151,8 @@ pub(crate) async fn run(
         ha_from: Instant::now(),
         streaming,
         errands,
+        flow_sync,
+        peer_has_flows: None,
         again_at: None,
         links_due: false,
         terms: 0,
@@ -210,6 +217,7 @@ pub(crate) async fn run(
                 Some(message) => running.errand(message),
                 None => running.look_at_stream().await,
             },
+            news = keeper::heard(&mut running.flow_sync) => running.synced(news),
             () = at(running.again_at) => {
                 running.again_at = None;
                 running.settle().await;
@@ -303,7 +311,7 @@ impl Running {
         self.hold_links().await;
         self.keep_memberships();
         self.keep_ha().await;
-        self.tell_peer_legs();
+        self.tell_of_peer();
         self.keep_stream();
     }
 
@@ -443,7 +451,7 @@ impl Running {
         tracing::info!("stopping");
         self.scripts.stop();
         if let Some((ha, mut heard)) = self.ha.take() {
-            ha.stop(&mut heard, false).await;
+            ha.stop(&mut heard, &mut self.flow_sync, false).await;
         }
         self.lease.clear();
         if let Some(streaming) = self.streaming.take() {

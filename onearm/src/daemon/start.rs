@@ -28,6 +28,7 @@ use super::epochs::Epochs;
 use super::errands::Errands;
 use super::gates::Gates;
 use super::helping::Helping;
+use super::keeper::Keeper;
 use super::legs::lock;
 use super::node::Node;
 use super::node_loop::{self, Files, Inputs};
@@ -158,14 +159,7 @@ async fn serve(options: &Options, mut loaded: Loaded) -> anyhow::Result<()> {
         Gates::open(&options.state_dir, place).context("the journal of egress gates cannot be read")?;
     let board = Arc::new(Board::new(loaded.node.priority, loaded.node.peer.address));
 
-    let wanted = onearm_dataplane::Options {
-        limits: loaded.pair.table_limits(),
-        node: loaded.node.id,
-        pair_key: pair_key(&loaded.pair, auth.as_ref()),
-        tell_bytes: onearm_dataplane::Options::TELL_BYTES,
-    };
-    let mut dataplane = tokio::task::spawn_blocking(move || Dataplane::load(&wanted)).await??;
-    tracing::info!(map_bytes = dataplane.map_bytes(), "maps allocated");
+    let mut dataplane = load(&loaded, auth.as_ref()).await?;
     let lease = dataplane.lease_cell(GroupId::FIRST)?;
     let events = dataplane
         .take_events()
@@ -173,16 +167,22 @@ async fn serve(options: &Options, mut loaded: Loaded) -> anyhow::Result<()> {
         .transpose()?;
     let flows = dataplane.flows();
     let helper = dataplane.helper()?;
-    let dataplane = Arc::new(Mutex::new(dataplane));
 
     let (netcfg, netcfg_events) = Netcfg::start(state_dir)?;
     let (checks, checking) = Health::new(clock::wall_ms(), health::DEFAULT_CAPACITY);
     tokio::spawn(checking);
     checks.configure(health::specs(&loaded.pair));
 
+    // Without authentication there is nobody to tell.
+    let tells = auth
+        .as_ref()
+        .and_then(|_| dataplane.take_tells())
+        .map(|ring| (ring, loaded.node.id));
+    let dataplane = Arc::new(Mutex::new(dataplane));
+    let (keeper, flow_sync) = Keeper::start(Arc::clone(&flows), Arc::clone(&board), tells)?;
     let streaming = auth
         .as_ref()
-        .map(|auth| Streaming::start(&loaded, &auth.keys))
+        .map(|auth| Streaming::start(&loaded, &auth.keys, keeper.port()))
         .transpose()?;
     let errands = streaming
         .as_ref()
@@ -192,17 +192,18 @@ async fn serve(options: &Options, mut loaded: Loaded) -> anyhow::Result<()> {
         loaded: Arc::clone(&loaded),
         board: Arc::clone(&board),
         dataplane: Arc::clone(&dataplane),
-        flows: Arc::clone(&flows),
+        flows,
         lease: lock(&dataplane).lease_cell(GroupId::FIRST)?,
         health: checks.clone(),
         errands: errands.clone(),
         stream: streaming.as_ref().map(|streaming| streaming.view.clone()),
+        sync: flow_sync.as_ref().map(|sync| sync.view.clone()),
         started_ns,
         orders,
     });
     let group = options.group.as_deref().or(loaded.node.control_group.as_deref());
     let bind = || ControlServer::bind(&options.run_dir, group);
-    let beside = Beside::start(bind, backend, flows, Arc::clone(&board))
+    let beside = Beside::start(bind, backend)
         .with_context(|| format!("cannot listen in {}", options.run_dir.display()))?;
 
     let again = {
@@ -232,14 +233,27 @@ async fn serve(options: &Options, mut loaded: Loaded) -> anyhow::Result<()> {
         node,
         lease,
         inputs,
-        (streaming, errands),
+        (streaming, errands, flow_sync),
         recording,
         files,
         (auth, epochs, stance),
     )
     .await;
     beside.stop().await;
+    drop(keeper);
     outcome
+}
+
+async fn load(loaded: &Loaded, auth: Option<&Authentication>) -> anyhow::Result<Dataplane> {
+    let wanted = onearm_dataplane::Options {
+        limits: loaded.pair.table_limits(),
+        node: loaded.node.id,
+        pair_key: pair_key(&loaded.pair, auth),
+        tell_bytes: onearm_dataplane::Options::TELL_BYTES,
+    };
+    let dataplane = tokio::task::spawn_blocking(move || Dataplane::load(&wanted)).await??;
+    tracing::info!(map_bytes = dataplane.map_bytes(), "maps allocated");
+    Ok(dataplane)
 }
 
 /// Key of the Maglev hash, the same on both nodes: from what makes them a pair. It is no secret where the pair has none; the

@@ -16,6 +16,7 @@ use crate::config::Loaded;
 use crate::control::{NewEvent, Severity, StreamState, StreamStatus};
 use crate::stream::driver::{self, Ends, Settings};
 use crate::stream::end::End;
+use crate::stream::port::Port;
 use crate::stream::session::Bounds;
 use crate::stream::view::View;
 use crate::stream::voice::{DEPTH, Voice};
@@ -53,7 +54,7 @@ impl Streaming {
     ///
     /// # Errors
     /// The system's when there is no runtime or thread.
-    pub(crate) fn start(loaded: &Loaded, keys: &PairKeys) -> anyhow::Result<Self> {
+    pub(crate) fn start(loaded: &Loaded, keys: &PairKeys, port: Port) -> anyhow::Result<Self> {
         let digest = loaded.pair.digest().to_string();
         let (ends, ends_of) = watch::channel(None);
         let (keys, keys_of) = watch::channel(Arc::new(keys.clone()));
@@ -80,6 +81,7 @@ impl Streaming {
             profile: profile_of,
             said,
             heard: heard_by,
+            port,
             view: view_of,
             seed: clock::monotonic_ns(),
         };

@@ -54,6 +54,7 @@ impl Backoff {
             | End::Failed(_)
             | End::Silent
             | End::NotRead
+            | End::TooMuch
             | End::Forged
             | End::Malformed
             | End::KeyRemoved

@@ -20,10 +20,11 @@ use tokio::time::{Instant, sleep_until, timeout};
 
 use super::backoff::Backoff;
 use super::end::End;
+use super::port::{self, Carried, Port};
 use super::session::{Agreed, Bounds, Own, Session};
 use super::view::{Open, View};
 use super::voice::DEPTH;
-use super::wire::{Introduction, Message, Profile, Refusal};
+use super::wire::{Introduction, Message, Profile, Refusal, SYNC};
 use connection::{Done, LAST_WORDS, Talk, now, prove};
 
 /// Most incoming connections whose handshake is not done.
@@ -65,6 +66,8 @@ pub(crate) struct Settings {
     pub(crate) said: mpsc::Receiver<Message>,
     /// What else is heard; what finds no room is lost and counted.
     pub(crate) heard: mpsc::Sender<Message>,
+    /// Where flow sync comes from and goes to.
+    pub(crate) port: Port,
     /// What becomes known.
     pub(crate) view: watch::Sender<View>,
     /// For the pauses between attempts.
@@ -322,6 +325,7 @@ impl Driver {
                 }
             }
             Ok(Done::Ended { serial, end }) => {
+                self.settings.port.carry(Carried::Ended { serial });
                 let current = self.live.as_ref().is_some_and(|live| live.serial == serial);
                 if let Some(live) = self.live.take_if(|_| current) {
                     if live.since.elapsed() >= LASTED {
@@ -343,6 +347,7 @@ impl Driver {
                 tracing::error!(%error, "stream: a connection's task panicked");
                 // Whichever it was: from the beginning.
                 self.tasks.abort_all();
+                self.settings.port.carry(Carried::Ended { serial: self.serial });
                 (self.attempt, self.live) = (None, None);
                 self.connect_at = Instant::now() + self.backoff.after(&End::Closed);
                 self.settings
@@ -377,6 +382,12 @@ impl Driver {
         self.serial += 1;
         let (leave, left) = watch::channel(None);
         let (say, said) = mpsc::channel(DEPTH);
+        let (say_body, bodies) = mpsc::channel(port::DEPTH);
+        let able = agreed.capabilities.iter().any(|name| name == SYNC);
+        self.settings.port.carry(Carried::Opened {
+            serial: self.serial,
+            say: able.then_some(say_body),
+        });
         self.live = Some(Live {
             serial: self.serial,
             key: agreed.key,
@@ -399,6 +410,8 @@ impl Driver {
             view: self.settings.view.clone(),
             said,
             heard: self.settings.heard.clone(),
+            bodies: able.then_some(bodies),
+            port: self.settings.port.clone(),
             left,
         };
         self.tasks.spawn(talk.run());

@@ -39,6 +39,8 @@ pub(crate) enum End {
     Silent,
     /// The peer does not read what it is sent.
     NotRead,
+    /// The peer sends more than was agreed on.
+    TooMuch,
     /// A frame was altered, repeated or made up.
     Forged,
     /// A frame is none by its own contents.
@@ -77,6 +79,7 @@ impl End {
             Self::Failed(_) => "failed",
             Self::Silent => "silent",
             Self::NotRead => "not_read",
+            Self::TooMuch => "too_much",
             Self::Forged => "forged",
             Self::Malformed => "malformed",
             Self::KeyRemoved => "key_removed",
@@ -113,6 +116,7 @@ impl End {
             Self::NotRead => "see whether onearmd hangs on the other node",
             Self::Reset | Self::Forged => "if it happens again, find who is on the way between the nodes",
             Self::Crowded
+            | Self::TooMuch
             | Self::Closed
             | Self::Failed(_)
             | Self::KeyRemoved
@@ -153,6 +157,7 @@ impl std::fmt::Display for End {
             Self::Failed(error) => return write!(f, "the connection failed: {error}"),
             Self::Silent => "nothing is heard of the peer any more",
             Self::NotRead => "the peer does not read what it is sent",
+            Self::TooMuch => "the peer sends more than was agreed on",
             Self::Forged => "a frame was altered, repeated or made up",
             Self::Malformed => "a frame is malformed",
             Self::KeyRemoved => "the key of the session was removed",

@@ -239,6 +239,11 @@ impl Session {
         &self.out[self.written..]
     }
 
+    /// Bytes that wait to be written, about.
+    pub(crate) fn backlog(&self) -> usize {
+        self.out.len() - self.written + self.records.len()
+    }
+
     /// So many bytes of [`Self::unwritten`] were written.
     pub(crate) fn wrote(&mut self, bytes: usize) {
         self.traffic.bytes_out += bytes as u64;
@@ -419,7 +424,8 @@ impl Session {
                 Ok(
                     message @ (Message::Profile(_)
                     | Message::ProbeAsked { .. }
-                    | Message::ProbeAnswered { .. }),
+                    | Message::ProbeAnswered { .. }
+                    | Message::Sync(_)),
                 ) => self.outputs.push_back(Output::Heard(message)),
                 Err(Unfit::Unknown) => self.traffic.unknown += 1,
                 Err(Unfit::Malformed) => return self.end(End::Malformed),
@@ -464,7 +470,7 @@ impl Session {
             }
             self.traffic.frames_out += 1;
         }
-        if self.out.len() - self.written + self.records.len() > self.own.bounds.unwritten {
+        if self.backlog() > self.own.bounds.unwritten {
             self.end(End::NotRead);
         }
     }
@@ -523,6 +529,7 @@ impl Session {
             | End::Failed(_)
             | End::Silent
             | End::NotRead
+            | End::TooMuch
             | End::Forged
             | End::Malformed
             | End::Left(_) => None,

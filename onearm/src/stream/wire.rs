@@ -24,8 +24,10 @@ use crate::control::{ProbeRequest, ProbeResult};
 pub(crate) const PROTOCOLS: (u16, u16) = (1, 1);
 /// Capability: the peer makes probes when asked.
 pub(crate) const PROBE: &str = "probe";
+/// Capability: flow sync in the layout of `onearm_dataplane::sync`.
+pub(crate) const SYNC: &str = "sync-1";
 /// What this release can do beyond the least that its version asks for, by name.
-pub(crate) const CAPABILITIES: [&str; 1] = [PROBE];
+pub(crate) const CAPABILITIES: [&str; 2] = [PROBE, SYNC];
 
 /// Form of everything before the versions are known.
 pub(crate) const FORM: u8 = 1;
@@ -224,6 +226,8 @@ pub(crate) enum Message {
         /// What came of it.
         result: Result<ProbeResult, String>,
     },
+    /// A body of flow sync, at most [`MOST_BODY`] bytes. Needs [`SYNC`].
+    Sync(Vec<u8>),
 }
 
 /// Body of [`Message::ProbeAsked`]: what a newer release says more is passed over.
@@ -280,6 +284,7 @@ impl Message {
     const FAREWELL: u8 = 3;
     const PROBE_ASKED: u8 = 4;
     const PROBE_ANSWERED: u8 = 5;
+    const SYNC: u8 = 6;
 
     /// Appends the record to `to`. A body that does not fit is a bug of the sender: false, and nothing is appended.
     pub(crate) fn emit(&self, to: &mut Vec<u8>) -> bool {
@@ -303,14 +308,9 @@ impl Message {
                 let (number, result) = (*number, result.clone());
                 (Self::PROBE_ANSWERED, json(&Answered { number, result }))
             }
+            Self::Sync(body) => return append(to, Self::SYNC, body),
         };
-        let Some(length) = u16::try_from(body.len()).ok().filter(|_| body.len() <= MOST_BODY) else {
-            return false;
-        };
-        to.extend_from_slice(&[kind, 0]);
-        to.extend_from_slice(&length.to_be_bytes());
-        to.extend_from_slice(&body);
-        true
+        append(to, kind, &body)
     }
 
     /// The first record of `bytes`, and what follows it; `None` where it is cut off.
@@ -326,10 +326,21 @@ impl Message {
             Self::PROBE_ANSWERED => Answered::parse(body)
                 .map(|Answered { number, result }| Self::ProbeAnswered { number, result })
                 .ok_or(Unfit::Malformed),
+            Self::SYNC => Ok(Self::Sync(body.to_vec())),
             _ => Err(Unfit::Unknown),
         };
         Some((message, rest))
     }
+}
+
+fn append(to: &mut Vec<u8>, kind: u8, body: &[u8]) -> bool {
+    let Some(length) = u16::try_from(body.len()).ok().filter(|_| body.len() <= MOST_BODY) else {
+        return false;
+    };
+    to.extend_from_slice(&[kind, 0]);
+    to.extend_from_slice(&length.to_be_bytes());
+    to.extend_from_slice(body);
+    true
 }
 
 fn json(body: &impl Serialize) -> Vec<u8> {
@@ -362,6 +373,7 @@ mod tests {
                 number: 7,
                 result: Err("why not".to_owned()),
             },
+            Message::Sync(vec![7; MOST_BODY]),
             Message::Farewell(Farewell::KeyRemoved),
         ];
         let mut bytes = Vec::new();

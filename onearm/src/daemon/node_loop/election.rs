@@ -122,7 +122,7 @@ impl Running {
             return;
         };
         // What it owns it could not serve while it hands over.
-        ha.stop(&mut heard, true).await;
+        ha.stop(&mut heard, &mut self.flow_sync, true).await;
         self.lease.clear();
         self.node.board.record(
             Severity::Warning,

@@ -13,6 +13,7 @@ use tokio::time::Instant;
 use super::Running;
 use super::election::node_state;
 use crate::control::{HaAnswer, HaRequest, NodeState, Refusal, Severity};
+use crate::daemon::keeper;
 use crate::daemon::node::RETRY;
 use crate::daemon::stance;
 
@@ -164,26 +165,48 @@ impl Running {
     }
 
     /// Whether anything can be handed to the peer, or be taken from it.
-    pub(super) fn tell_peer_legs(&mut self) {
+    pub(super) fn tell_of_peer(&mut self) {
         let known = self.node.knows_peer_legs();
         let Some((ha, _)) = &mut self.ha else { return };
-        if let Err(error) = ha.tell_peer_legs(known) {
+        let told = ha
+            .tell_peer_legs(known)
+            .and_then(|()| self.peer_has_flows.map_or(Ok(()), |has| ha.tell_peer_flows(has)));
+        if let Err(error) = told {
             tracing::warn!(
                 error = format!("{error:#}"),
-                "the HA process was not told of the peer's legs"
+                "the HA process was not told what the peer has"
             );
             self.again_by(Instant::now() + RETRY);
         }
     }
 
     /// The peer is to own the flows at once: it has them before.
-    pub(super) fn flush(&self, number: u64) {
-        let Some((ha, _)) = &self.ha else { return };
-        if let Err(error) = ha.order(&ToHa::Flushed(number)) {
+    pub(super) fn flush(&mut self, number: u64) {
+        match &self.flow_sync {
+            Some(sync) => sync.flush(number),
+            // There is nobody to have them.
+            None => self.synced(keeper::News::Flushed(number)),
+        }
+    }
+
+    /// What flow sync says concerns hand-overs.
+    pub(super) fn synced(&mut self, news: keeper::News) {
+        let told = match news {
+            keeper::News::Flushed(number) => match &self.ha {
+                Some((ha, _)) => ha.order(&ToHa::Flushed(number)),
+                None => return,
+            },
+            keeper::News::PeerHasFlows(has) => {
+                self.peer_has_flows = Some(has);
+                return self.tell_of_peer();
+            }
+        };
+        if let Err(error) = told {
             tracing::warn!(
                 error = format!("{error:#}"),
                 "the HA process was not told of the flows"
             );
+            self.again_by(Instant::now() + RETRY);
         }
     }
 

@@ -156,6 +156,9 @@ impl Running {
     pub(super) fn role_changed(&mut self, before: NodeState, reason: &str) {
         let state = self.node.ownership.state;
         self.track(Input::OwnershipChanged(state == NodeState::Active));
+        if let Some(sync) = &self.flow_sync {
+            sync.own(state == NodeState::Active);
+        }
         let loaded = std::sync::Arc::clone(&self.node.loaded);
         let ha = &loaded.pair.ha;
         let (name, Some(command)) = hook_of(ha, state) else {

@@ -136,7 +136,10 @@ fn service(node: NodeId, service: &ServiceConfig, is_up: impl Fn(usize) -> bool)
             allow: service.limits.allow.clone(),
             deny: service.limits.deny.clone(),
         },
-        sync_after: Some(std::time::Duration::ZERO),
+        sync_after: match service.sync_after {
+            config::SyncAfter::Time(time) => Some(time),
+            config::SyncAfter::Never => None,
+        },
         on_server_down: match service.on_server_down {
             config::OnServerDown::Reset => OnServerDown::Reset,
             config::OnServerDown::Keep => OnServerDown::Keep,

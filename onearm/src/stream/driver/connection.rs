@@ -1,5 +1,6 @@
 //! One connection of the stream: bytes between its socket and its session.
 
+use std::future::pending;
 use std::io::{self, ErrorKind};
 use std::time::Duration;
 
@@ -10,12 +11,15 @@ use tokio::time::{Instant, timeout};
 
 use super::at;
 use crate::stream::end::End;
+use crate::stream::port::{Carried, Port};
 use crate::stream::session::{Agreed, Bounds, Input, Output, Session};
 use crate::stream::view::View;
 use crate::stream::wire::{Message, Profile};
 
 /// The last words are written within this.
 pub(super) const LAST_WORDS: Duration = Duration::from_millis(200);
+/// While so many bytes wait to be written no body of flow sync is taken: what else is to be said comes soon.
+const BACKLOG: usize = 256 * 1024;
 /// Bytes read at once.
 const READ: usize = 64 * 1024;
 
@@ -128,6 +132,13 @@ async fn last_words(stream: &mut TcpStream, session: &mut Session) {
     timeout(LAST_WORDS, write).await.ok();
 }
 
+async fn next(bodies: &mut Option<mpsc::Receiver<Vec<u8>>>) -> Option<Vec<u8>> {
+    match bodies {
+        Some(bodies) => bodies.recv().await,
+        None => pending().await,
+    }
+}
+
 /// An open session.
 #[derive(Debug)]
 pub(super) struct Talk {
@@ -138,6 +149,9 @@ pub(super) struct Talk {
     pub(super) view: watch::Sender<View>,
     pub(super) said: mpsc::Receiver<Message>,
     pub(super) heard: mpsc::Sender<Message>,
+    /// `None`: the peer knows no flow sync.
+    pub(super) bodies: Option<mpsc::Receiver<Vec<u8>>>,
+    pub(super) port: Port,
     pub(super) left: watch::Receiver<Option<End>>,
 }
 
@@ -160,6 +174,7 @@ impl Talk {
                         }
                         Ok(()) = self.profile.changed() => self.say_profile(),
                         Some(message) = self.said.recv() => self.say(&message),
+                        body = next(&mut self.bodies), if self.session.backlog() < BACKLOG => self.say_body(body),
                         () = step(&self.stream, &mut self.session, &mut buffer) => {}
                     }
                     self.count();
@@ -180,6 +195,16 @@ impl Talk {
         while let Ok(next) = self.said.try_recv() {
             self.session.handle(now(), Input::Said(&next));
         }
+    }
+
+    /// Without one flow sync cannot go on in this session.
+    fn say_body(&mut self, body: Option<Vec<u8>>) {
+        let Some(body) = body else {
+            let end = End::Failed("flow sync begins anew; the log of onearmd says why".to_owned());
+            return self.session.handle(now(), Input::Left(end));
+        };
+        self.session.handle(now(), Input::Said(&Message::Sync(body)));
+        self.port.wake();
     }
 
     fn say_profile(&mut self) {
@@ -203,6 +228,12 @@ impl Talk {
                         view.untaken += 1;
                         false
                     });
+                }
+            }
+            Message::Sync(body) => {
+                let serial = self.serial;
+                if !self.port.carry(Carried::Heard { serial, body }) {
+                    self.session.handle(now(), Input::Left(End::TooMuch));
                 }
             }
             Message::Heartbeat | Message::Farewell(_) => {}

@@ -3,8 +3,10 @@
 use super::connection::step;
 use super::*;
 use crate::control::ProbeRequest;
+use crate::stream::port::Wharf;
 use crate::stream::voice::{Unsaid, Voice};
-use crate::stream::wire::{MOST_HANDSHAKE, PROBE};
+use crate::stream::wire::{MOST_BODY, MOST_HANDSHAKE, PROBE, SYNC};
+use nix::sys::eventfd::{EfdFlags, EventFd};
 use onearm_ha::auth::Key;
 use onearm_types::NodeId;
 use std::net::Ipv4Addr;
@@ -50,6 +52,8 @@ struct Side {
     view: watch::Receiver<View>,
     voice: Voice,
     heard: mpsc::Receiver<Message>,
+    wharf: Wharf,
+    wake: Arc<EventFd>,
     stop: watch::Sender<bool>,
     task: JoinHandle<()>,
 }
@@ -75,6 +79,8 @@ impl Side {
         let (voice, said) = Voice::new(view.clone());
         let (heard_tx, heard) = mpsc::channel(DEPTH);
         let (stop, stopped) = watch::channel(false);
+        let wake = Arc::new(EventFd::from_flags(EfdFlags::EFD_NONBLOCK).unwrap());
+        let (port, wharf) = port::port(Arc::clone(&wake));
         let settings = Settings {
             introduction,
             bounds,
@@ -83,6 +89,7 @@ impl Side {
             profile: profile_rx,
             said,
             heard: heard_tx,
+            port,
             view: view_tx,
             seed: 7,
         };
@@ -94,9 +101,24 @@ impl Side {
             view,
             voice,
             heard,
+            wharf,
+            wake,
             stop,
             task,
         }
+    }
+
+    /// The next thing for the thread of the flows.
+    async fn carried(&self) -> Carried {
+        let looks = async {
+            loop {
+                if let Some(carried) = self.wharf.take() {
+                    return carried;
+                }
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        timeout(LIMIT, looks).await.unwrap()
     }
 
     async fn wait(&mut self, what: &str, holds: impl Fn(&View) -> bool) -> View {
@@ -431,5 +453,97 @@ fn messages_arrive_in_order_and_those_nobody_takes_are_lost_and_counted() {
         }
         let view = two.wait("the loss", |view| view.untaken > 0).await;
         assert!(view.session.is_some());
+    });
+}
+
+/// Both sides' ways of saying bodies.
+async fn ways(one: &Side, two: &Side) -> [(u64, Option<mpsc::Sender<Vec<u8>>>); 2] {
+    let mut ways = Vec::new();
+    for side in [one, two] {
+        match side.carried().await {
+            Carried::Opened { serial, say } => ways.push((serial, say)),
+            other => panic!("{other:?}"),
+        }
+    }
+    ways.try_into().unwrap()
+}
+
+fn able(node: u8) -> Introduction {
+    Introduction {
+        capabilities: vec![SYNC.to_owned()],
+        ..introduction(node)
+    }
+}
+
+#[test]
+fn bodies_of_flow_sync_arrive_whole_in_order_and_of_the_session_they_were_said_in() {
+    run_test(async {
+        let port = port();
+        let mut one = Side::with(able(1), port, &[1], Bounds::DEFAULT);
+        let two = Side::with(able(2), port, &[1], Bounds::DEFAULT);
+        one.wait_open(1).await;
+        let [(_, say), (there, _answers)] = ways(&one, &two).await;
+        let say = say.unwrap();
+        let body = |n: u8| vec![n; MOST_BODY - usize::from(n)];
+        let saying = tokio::spawn(async move {
+            for n in 0..100 {
+                say.send(body(n)).await.unwrap();
+            }
+            say
+        });
+        for n in 0..100 {
+            match two.carried().await {
+                Carried::Heard { serial, body: heard } => {
+                    assert_eq!((serial, heard == body(n)), (there, true), "body {n}");
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+        assert!(one.wake.read().unwrap() > 100, "it was told of room");
+        let say = saying.await.unwrap();
+        two.stop().await;
+        assert!(matches!(one.carried().await, Carried::Ended { .. }));
+        timeout(LIMIT, say.closed()).await.unwrap();
+    });
+}
+
+#[test]
+fn a_release_without_flow_sync_is_sent_none() {
+    run_test(async {
+        let port = port();
+        let one = Side::with(able(1), port, &[1], Bounds::DEFAULT);
+        let two = Side::start(2, port, &[1]);
+        let [(_, here), (_, there)] = ways(&one, &two).await;
+        assert!(here.is_none() && there.is_none());
+    });
+}
+
+#[test]
+fn bodies_that_nobody_takes_end_the_session() {
+    run_test(async {
+        let port = port();
+        let mut one = Side::with(able(1), port, &[1], Bounds::DEFAULT);
+        let mut two = Side::with(able(2), port, &[1], Bounds::DEFAULT);
+        one.wait_open(1).await;
+        let [(_, say), _answers] = ways(&one, &two).await;
+        let say = say.unwrap();
+        while say.send(vec![0; 9]).await.is_ok() {}
+        two.wait("the end", |view| view.ended.contains_key("too_much"))
+            .await;
+    });
+}
+
+#[test]
+fn flow_sync_that_begins_anew_takes_a_new_session() {
+    run_test(async {
+        let port = port();
+        let mut one = Side::with(able(1), port, &[1], Bounds::DEFAULT);
+        let two = Side::with(able(2), port, &[1], Bounds::DEFAULT);
+        let [(first, say), _answers] = ways(&one, &two).await;
+        drop(say);
+        one.wait("the end", |view| view.ended.contains_key("failed"))
+            .await;
+        one.wait_open(2).await;
+        assert!(matches!(one.carried().await, Carried::Ended { serial } if serial == first));
     });
 }

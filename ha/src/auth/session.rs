@@ -128,7 +128,7 @@ pub struct Session {
     /// When message `n` was sent, at `n % REMEMBERED`.
     sent_at: [MonoTime; REMEMBERED],
     known: Option<Known>,
-    /// A message that proved nothing, to be echoed, with its rank among those since the last stamp; the lowest counts.
+    /// A message that proved nothing or was dropped, to be echoed, with its rank among those since the last stamp; the lowest counts.
     candidate: Option<(u64, (u64, u64))>,
     /// When the last turn of messages began, and whether it echoes the candidate.
     turn: (MonoTime, bool),
@@ -198,7 +198,7 @@ impl Session {
         {
             // It was said before its sender went back to where it was proved anew.
             if echoed.is_some_and(|echoed| echoed < known.proof) {
-                return dropped(Oddity::Repeated);
+                return self.drop_repeated(stamp);
             }
             let newly = echoed.filter(|echoed| proved && *echoed > known.echoed);
             known.echoed = newly.unwrap_or(known.echoed);
@@ -212,7 +212,7 @@ impl Session {
                     let twins = again.is_some_and(|at| now.since(at) < TWINS_NANOS);
                     self.proved_oddly(now, if twins { Oddity::Twins } else { Oddity::WentBack })
                 }
-                Some(false) | None => dropped(Oddity::Repeated),
+                Some(false) | None => self.drop_repeated(stamp),
             };
         }
         // The last words of one that was replaced echo what it heard before.
@@ -233,6 +233,12 @@ impl Session {
         } else {
             taken(Freshness::Proved, None)
         }
+    }
+
+    /// Drops what was heard before, or looks like it: if both nodes went back, neither knows where the other is until told.
+    const fn drop_repeated(&mut self, stamp: &Stamp) -> Judged {
+        self.consider(stamp);
+        dropped(Oddity::Repeated)
     }
 
     const fn proved_oddly(&mut self, now: MonoTime, oddity: Oddity) -> Judged {

@@ -28,8 +28,10 @@ pub(crate) struct Reception {
     better_since: Option<MonoTime>,
     /// Up to when the election knows that the witness was asked in vain.
     looked_at: MonoTime,
-    /// The owner waits to hear whether this node has lost what it has lost.
+    /// The peer waits to hear whether this node has lost what it has lost, or doubts.
     owes_word: bool,
+    /// The election was told that the witness's answer is waited for with doubt.
+    doubts: bool,
 }
 
 impl Reception {
@@ -44,6 +46,7 @@ impl Reception {
             better_since: None,
             looked_at: MonoTime::ZERO,
             owes_word: false,
+            doubts: false,
         }
     }
 
@@ -52,6 +55,7 @@ impl Reception {
         *self = Self {
             health: self.health,
             of_main: self.of_main,
+            doubts: self.doubts,
             ..Self::new(now, config)
         };
     }
@@ -138,13 +142,17 @@ impl Reception {
             says = true;
         }
         self.compare(now, election);
-        let better_since = election.better_by_witness_since(now);
+        says |= self.tell_doubts(now, election);
+        let looked_at = self.witness.unanswered_at();
+        let is_silent = self.witness.verdict() == Verdict::Silent;
+        let better_since = election.better_by_witness_since(now).filter(|_| is_silent);
         if better_since != self.better_since {
             self.better_since = better_since;
-            self.witness.look(now);
+            if better_since > Some(looked_at) {
+                self.witness.look(now);
+            }
         }
-        let looked_at = self.witness.unanswered_at();
-        if self.witness.verdict() == Verdict::Silent && looked_at != self.looked_at {
+        if is_silent && looked_at != self.looked_at {
             self.looked_at = looked_at;
             election.handle(now, Input::WitnessLeftUnanswered(looked_at));
         }
@@ -155,18 +163,35 @@ impl Reception {
         says
     }
 
-    /// An owner that can do less than this node is answered when this node has looked whether it has lost the same.
+    /// Whoever doubts first says so: both nodes look at the same time. Whether the peer is to hear of it now; it hears of what it
+    /// caused itself once the witness has answered or not.
+    fn tell_doubts(&mut self, now: MonoTime, election: &mut Election) -> bool {
+        let doubts = self.witness.verdict() != Verdict::Answers;
+        if doubts == self.doubts {
+            return false;
+        }
+        self.doubts = doubts;
+        election.handle(now, Input::WitnessDoubted(doubts));
+        !self.owes_word
+    }
+
+    /// A peer that can do less than this node, or doubts it, has noticed something: this node looks, too, and a Standby answers an
+    /// owner then.
     fn compare(&mut self, now: MonoTime, election: &Election) {
         let peer = election.health_of_peer(now);
         if peer == self.compared {
             return;
         }
         self.compared = peer;
-        if let (Role::Standby, Some((Kind::Owner, health))) = (election.role(), peer)
-            && !health.has(self.health)
-        {
-            self.witness.doubt(now);
-            self.owes_word = true;
+        match (election.role(), peer) {
+            (Role::Standby, Some((Kind::Owner, health))) if !health.has(self.health) => {
+                self.witness.doubt(now);
+                self.owes_word = true;
+            }
+            (Role::Active, Some((Kind::Standby, health))) if !health.has(Health::WITNESS) => {
+                self.witness.doubt(now);
+            }
+            _ => {}
         }
     }
 }

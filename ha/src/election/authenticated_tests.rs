@@ -569,6 +569,31 @@ fn an_owner_cut_off_from_the_witness_gives_way_within_a_silence_of_three_questio
 }
 
 #[test]
+fn whoever_misses_the_other_on_the_leg_first_makes_both_look() {
+    let mut took = Vec::new();
+    // Wherever in the intervals of both nodes the cut falls.
+    for (phase, cut) in (0..200).map(|n| (n / 10 * MS / 2, n % 10 * MS)) {
+        let cut_at = 4_000 * MS + cut;
+        let faults = vec![
+            (200 * MS, 1_000 * MS + phase, Fault::Kill(1)),
+            (cut_at, 7_000 * MS, Fault::Parted(0)),
+        ];
+        let mut pair = Pair::new(10, true, true, faults);
+        pair.run(3_999);
+        assert_eq!(pair.owner(), Some(0));
+        while pair.owner() != Some(1) {
+            pair.advance();
+            assert!(pair.real < 14_100 * MS);
+        }
+        assert!(pair.doubles.is_empty());
+        took.push(pair.real - 10_000 * MS - cut_at);
+    }
+    took.sort_unstable();
+    assert!(took[100] <= 10 * MS, "median {} ns", took[100]);
+    assert!(took[199] <= 17 * MS, "longest {} ns", took[199]);
+}
+
+#[test]
 fn a_witness_that_falls_silent_for_both_moves_nothing() {
     for interval in [10, 100, 1_000] {
         for link in [false, true] {
@@ -701,6 +726,18 @@ fn an_owner_put_back_to_before_its_peer_started_anew_is_known_to_it_at_once() {
             );
         }
     }
+}
+
+#[test]
+fn two_nodes_that_were_both_put_back_know_each_other_at_once() {
+    let faults = [
+        (3_000, 6_342, Fault::Revert(1)),
+        (3_979, 7_593, Fault::Pause(1)),
+        (4_259, 8_134, Fault::Revert(0)),
+    ];
+    let (seen, pair) = owners(10, true, &faults, &[8_133, 8_300, 9_000]);
+    assert_eq!(seen, [Some(0); 3]);
+    assert_eq!(pair.double_nanos(), 0);
 }
 
 #[test]

@@ -135,8 +135,10 @@ pub struct Election {
     unproved_since: Option<MonoTime>,
     /// Without [`Health::RECEIVES`]: that the machine knows itself.
     health: Health,
-    /// When this node last became able to do less.
+    /// When this node last became able to do less, or began to doubt that it hears the witness.
     fell_at: MonoTime,
+    /// It doubts.
+    doubts_witness: bool,
     /// When the last question was asked that the silent witness left unanswered.
     looked_at: MonoTime,
     /// Somebody on the leg is asked for signs of life.
@@ -198,6 +200,7 @@ impl Election {
             unproved_since: None,
             health: Health::default(),
             fell_at: MonoTime::ZERO,
+            doubts_witness: false,
             looked_at: MonoTime::ZERO,
             reception_asked: false,
             leg_received_at: MonoTime::ZERO,
@@ -404,11 +407,8 @@ impl Election {
             (_, Input::LegReceived(at)) => self.leg_received_at = self.leg_received_at.max(at),
             (_, Input::ReceptionAsked(asked)) => self.reception_asked = asked,
             (_, Input::HealthChanged(health)) => {
-                if !health.has(self.health) {
-                    self.fell_at = now;
-                    if let Some(peer) = &mut self.peer {
-                        peer.compared = false;
-                    }
+                if !health.has(self.health_in_doubt()) {
+                    self.compare_anew(now);
                 }
                 self.health = health;
                 let before = self.priority();
@@ -418,6 +418,12 @@ impl Election {
                 {
                     // A better Standby is to know at once.
                     self.answer(now, tenure);
+                }
+            }
+            (_, Input::WitnessDoubted(doubts)) => {
+                self.doubts_witness = doubts;
+                if doubts {
+                    self.compare_anew(now);
                 }
             }
             (State::Initialize | State::Standby { .. }, Input::WitnessLeftUnanswered(at)) => {

@@ -359,6 +359,12 @@ fn every_state_and_input_has_its_answer() {
         ("claiming", "health", Standby, &[]),
         ("preempting", "health", Standby, &[]),
         ("active", "health", Active, &[]),
+        ("initialize", "doubted", Initialize, &[]),
+        ("waiting", "doubted", Standby, &[]),
+        ("released", "doubted", Standby, &[]),
+        ("claiming", "doubted", Standby, &[]),
+        ("preempting", "doubted", Standby, &[]),
+        ("active", "doubted", Active, &[]),
         ("initialize", "unanswered", Initialize, &[]),
         ("waiting", "unanswered", Standby, &[]),
         ("released", "unanswered", Standby, &[]),
@@ -406,6 +412,7 @@ fn every_state_and_input_has_its_answer() {
             "main silent" => bench.give(Input::MainFellSilent),
             "main speaks" => bench.give(Input::MainSpokeAgain),
             "owner answers" => bench.give(Input::OwnerAnswered(bench.now)),
+            "doubted" => bench.give(Input::WitnessDoubted(true)),
             "unanswered" => bench.give(Input::WitnessLeftUnanswered(bench.now)),
             "health" => bench.give(Input::HealthChanged(Health::LEGS)),
             "reconfigured" => bench.give(Input::Reconfigured(settings())),
@@ -1106,6 +1113,34 @@ fn m18_a_changed_interval_is_advertised_at_the_shorter_rate_and_leased_by_the_sh
         assert_eq!(bench.machine.role(), Role::Active, "{old} to {new}");
         bench.pass(10 * SECOND);
         assert_eq!(bench.machine.role(), Role::Active, "{old} to {new}");
+    }
+}
+
+#[test]
+fn an_owner_gives_way_for_the_witness_to_a_peer_that_looked_since_it_doubted_and_after_asking_once_more() {
+    let whole = Health::DATAPLANE.with(Health::WITNESS).with(Health::LEGS);
+    // When the peer had heard the owner last and when it answered, when the last question was asked in vain: ms after the doubt.
+    for (heard, answered, asked, gives_way) in [(1, 2, 3, true), (-1, 2, 3, false), (1, 3, 2, false)] {
+        let mut bench = Bench::active(Settings {
+            authenticated: true,
+            ..settings()
+        });
+        bench.give(Input::HealthChanged(whole));
+        bench.pass(SECOND);
+        let doubted_at = bench.now;
+        bench.give(Input::WitnessDoubted(true));
+        bench.pass(answered * MS);
+        let mut message = word(&bench, Kind::Standby, Freshness::Proved, 1);
+        if let Some(said) = &mut message.said {
+            said.health = whole.with(Health::RECEIVES);
+            said.unheard_nanos = (answered.cast_signed() - heard).cast_unsigned() * MS;
+        }
+        bench.give(Input::Received(message));
+        bench.pass((4 - answered) * MS);
+        bench.give(Input::HealthChanged(whole.without(Health::WITNESS)));
+        bench.give(Input::WitnessLeftUnanswered(doubted_at.plus(asked * MS)));
+        let role = if gives_way { Role::Standby } else { Role::Active };
+        assert_eq!(bench.machine.role(), role, "{heard} {answered} {asked}");
     }
 }
 

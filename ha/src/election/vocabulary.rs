@@ -178,6 +178,8 @@ pub enum Input {
     ReceptionAsked(bool),
     /// This node can do this now.
     HealthChanged(Health),
+    /// Whether the witness's answer is waited for with doubt. Only an answer or [`Input::HealthChanged`] ends a doubt.
+    WitnessDoubted(bool),
     /// The witness has been silent for some time, and to what it was asked at this moment it gave no answer in time either.
     WitnessLeftUnanswered(MonoTime),
     /// At this moment the peer's Ethernet address answered that an owned address is there: it holds a lease.

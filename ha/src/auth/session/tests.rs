@@ -106,7 +106,7 @@ fn a_node_put_back_to_a_snapshot_is_believed_again_once_it_has_heard_its_peer() 
         dropped(Oddity::Repeated),
         "its echo is as old as the snapshot"
     );
-    assert_eq!(at_a.freshness, Some(Freshness::Known), "B speaks on as before");
+    assert_eq!(at_a, taken(Freshness::Proved, None), "it is told what B heard");
     let (at_b, _) = talk.exchange(30_020);
     assert_eq!(at_b, taken(Freshness::Proved, Some(Oddity::WentBack)));
     let (at_b, _) = talk.exchange(30_030);

@@ -33,7 +33,7 @@ impl Election {
         }
         let proved_before = self.peer.and_then(|peer| peer.proved_at);
         let better_before = self.peer.and_then(|peer| peer.better_since);
-        let is_better = said.health > self.health_at(now);
+        let is_better = said.health > self.with_reception(now, self.health_in_doubt());
         self.peer = Some(Peer {
             kind: heard.kind,
             health: said.health,
@@ -109,6 +109,24 @@ impl Election {
         peer.better_since.filter(|_| by_witness)
     }
 
+    /// This node can do less than before, or may: what the peer said before it heard of that does not count.
+    pub(super) const fn compare_anew(&mut self, now: MonoTime) {
+        self.fell_at = now;
+        if let Some(peer) = &mut self.peer {
+            peer.compared = false;
+            peer.better_since = None;
+        }
+    }
+
+    /// What this node can do beyond doubt, without [`Health::RECEIVES`].
+    pub(super) fn health_in_doubt(&self) -> Health {
+        if self.doubts_witness {
+            self.health.without(Health::WITNESS)
+        } else {
+            self.health
+        }
+    }
+
     /// As the Active: the witness was asked once more in vain.
     pub(super) fn yield_to_healthier(&mut self, now: MonoTime) {
         if self.peer_is_there(now) && self.peer_is_healthier(now) {
@@ -159,10 +177,14 @@ impl Election {
 
     /// What this node can do.
     pub fn health_at(&self, now: MonoTime) -> Health {
+        self.with_reception(now, self.health)
+    }
+
+    fn with_reception(&self, now: MonoTime, health: Health) -> Health {
         if self.receives(now, self.wait_nanos()) {
-            self.health.with(Health::RECEIVES)
+            health.with(Health::RECEIVES)
         } else {
-            self.health
+            health
         }
     }
 

@@ -44,7 +44,7 @@ use crate::{
     addr::Address,
     flow::{Bucket, FlowEntry},
 };
-use core::ptr::addr_of_mut;
+use core::ptr::{addr_of_mut, read_volatile};
 
 /// Tag of a way that a process has claimed and not yet filled, or is giving back. No key has it.
 const CLAIMED: u16 = u16::MAX;
@@ -104,6 +104,13 @@ impl<A: Address> Ways<A> {
     #[inline(always)]
     pub fn entry(self, way: u32) -> Entry<A> {
         self::way(self.0, way)
+    }
+
+    /// Owner of the bucket's lock, 0 = nobody ([`crate::flow::lock`]). Stands beside the tags.
+    #[inline(always)]
+    pub fn lock(self) -> u64 {
+        // SAFETY: the word lies in a live bucket.
+        unsafe { read_volatile(addr_of_mut!((*self.0).lock)) }
     }
 }
 

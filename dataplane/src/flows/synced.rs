@@ -10,7 +10,9 @@ use std::time::Duration;
 use onearm_dataplane_common::addr::{Addr, Addr4, Address};
 use onearm_dataplane_common::flow::{Bucket, FlowEntry, FlowKey, State, flags, hop, lock, seen};
 use onearm_dataplane_common::maps::{STRAY_SERVER, STRAY_SERVICE, mode};
-use onearm_dataplane_common::table::{self, Entry, FlowMemory, Found, NotInserted, Scan, entry_at, find};
+use onearm_dataplane_common::table::{
+    self, Entry, FlowMemory, Found, NotInserted, Scan, entry_at, find, find_at,
+};
 use onearm_dataplane_common::tell;
 
 use super::memory::Memory;
@@ -159,9 +161,17 @@ impl FlowTable {
         Ok((forward, reply))
     }
 
+    /// Asks for the memory of a place, so that it comes while other memory is waited for.
+    fn fetch<A: Address>(&self, place: table::Place) {
+        if let Some(ways) = table::ways::<A, _>(&self.memory, place.first) {
+            let [likely, _] = place.likely_ways();
+            let _wanted = (ways.entry(likely).incarnation(), ways.lock());
+        }
+    }
+
     /// The flow that has a key, in either direction.
-    fn holder<A: Address>(&self, key: &FlowKey) -> Option<Holder> {
-        let found = find(&self.memory, self.geometry::<A>(), &key.narrow::<A>())?;
+    fn holder<A: Address>(&self, place: table::Place, key: &FlowKey) -> Option<Holder> {
+        let found = find_at(&self.memory, place, &key.narrow::<A>())?;
         let entry = self.memory.published::<A>(found.at)?;
         let (at, forward) = if entry.is_reply() {
             (entry.partner, self.memory.published::<A>(entry.partner)?)
@@ -173,9 +183,13 @@ impl FlowTable {
 
     fn put_in<A: Address>(&self, record: &Record, now_ns: u64) -> Result<Put, Refused> {
         let (forward, reply) = self.entries::<A>(record, now_ns)?;
+        let place = |key: &FlowKey| self.geometry::<A>().place(&key.narrow::<A>());
+        let (of_client, of_server) = (place(&record.key), place(&reply.key()));
+        self.fetch::<A>(of_client);
+        self.fetch::<A>(of_server);
         let mut displaced = [None, None];
         for _ in 0..TRIES {
-            let holder = self.holder::<A>(&record.key);
+            let holder = self.holder::<A>(of_client, &record.key);
             if let Some(holder) = &holder
                 && is_same(&holder.forward, &forward)
             {
@@ -195,7 +209,7 @@ impl FlowTable {
             let other = if record.is_direct() {
                 None
             } else {
-                self.holder::<A>(&reply.key())
+                self.holder::<A>(of_server, &reply.key())
             };
             // Both are judged before either goes.
             for holder in [&holder, &other].into_iter().flatten() {

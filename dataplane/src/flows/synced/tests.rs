@@ -411,3 +411,70 @@ fn places_of_both_families_are_walked_in_slices() {
         None
     );
 }
+
+/// One of millions, whose source stays.
+fn many(n: u32, v6: bool) -> Record {
+    let mut record = record(v6, 0, 80);
+    record.key.saddr.0[3] = (0x0b00_0000 | n >> 2).to_be();
+    record.key.sport = (30_000 + (n & 3) as u16).to_be();
+    record.flags = mode::DNAT << flags::MODE_SHIFT;
+    (record.new_saddr, record.new_sport) = (record.key.saddr, record.key.sport);
+    record.incarnation += u64::from(n);
+    record
+}
+
+/// Prints how many flows of the peer can be put, looked at and ended in a second.
+#[test]
+#[ignore = "release build, 1 GB"]
+#[expect(clippy::disallowed_methods, reason = "measures")]
+fn two_million_flows_are_put_within_seconds() {
+    use std::time::Instant;
+    for (v6, flows) in [(false, 2_000_000_u32), (true, 500_000)] {
+        let table = flow_table_of(flows / 7);
+        table.know(directory(&[]));
+        let rate = |what: &str, since: Instant, n: u32| {
+            let ns = u32::try_from(since.elapsed().as_nanos() / u128::from(n)).unwrap();
+            println!(
+                "{what} (IPv6: {v6}): {ns} ns a flow, {} a second",
+                1_000_000_000 / ns.max(1)
+            );
+        };
+        // Pages of a map are there when it is mapped, those of a test's memory when they are first written.
+        for bucket in 0..flows / 7 {
+            if v6 {
+                entry_at::<Addr, _>(&table.memory, bucket << 4)
+                    .unwrap()
+                    .set_packets(0);
+            } else {
+                entry_at::<Addr4, _>(&table.memory, bucket << 4)
+                    .unwrap()
+                    .set_packets(0);
+            }
+        }
+        let since = Instant::now();
+        for n in 0..flows {
+            table.put(&many(n, v6), at(NOW)).unwrap();
+        }
+        rate("put", since, flows);
+        let since = Instant::now();
+        for n in 0..flows {
+            table.put(&many(n, v6), at(NOW)).unwrap();
+        }
+        rate("put again", since, flows);
+        let since = Instant::now();
+        let mut read = 0;
+        for place in table.forward_places(0..table.buckets()) {
+            read += u32::from(table.read(place).is_some());
+        }
+        assert_eq!(read, flows);
+        rate("walked and read", since, flows);
+        let since = Instant::now();
+        for n in 0..flows {
+            let record = many(n, v6);
+            assert!(table.end(&record.key, record.incarnation).is_some());
+        }
+        rate("ended", since, flows);
+    }
+}
+
+mod races;

@@ -21,7 +21,7 @@ pub trait Table {
     /// Makes the flow, or brings the one of the same incarnation up to date. `now_ns` is CLOCK_MONOTONIC.
     ///
     /// # Errors
-    /// [`Refused`]: the table is as it was.
+    /// [`Refused`]: the table is as it was; but a flow that was beaten is gone, should there then be no room, or a program in the way.
     fn put(&self, record: &Record, now_ns: u64) -> Result<Put, Refused>;
     /// Removes the flow if it is of this incarnation; where it was.
     fn end(&self, key: &FlowKey, incarnation: u64) -> Option<Place>;
@@ -49,9 +49,9 @@ pub enum Refused {
     Older,
     /// A fresher one here beats it.
     LiveHere,
-    /// Nothing is known of its service.
+    /// Nothing is known of its service, and the table keeps none of others.
     NoService,
-    /// Nothing is known of its server.
+    /// Nothing is known of its server, and the table keeps none of others.
     NoServer,
     /// A program was in the way for too long.
     Contended,

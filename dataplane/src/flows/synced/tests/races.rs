@@ -219,10 +219,11 @@ proptest! {
 fn random(n: u64) -> Record {
     let mixed = n.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
     let part = |shift: u32, of: u64| (mixed >> shift) % of;
+    let small = |shift, of| u8::try_from(part(shift, of)).unwrap();
     let mut record = Which {
-        client: part(0, 5) as u16,
-        source: part(8, 4) as u16,
-        state: 1 + part(16, 2) as u8,
+        client: small(0, 5).into(),
+        source: small(8, 4).into(),
+        state: 1 + small(16, 2),
         epoch: 1 + part(20, 3),
         node: 1 + part(24, 2),
         v6: false,

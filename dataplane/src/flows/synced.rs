@@ -479,4 +479,6 @@ impl FlowTable {
 }
 
 #[cfg(test)]
+mod simulated;
+#[cfg(test)]
 mod tests;

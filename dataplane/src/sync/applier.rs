@@ -233,8 +233,8 @@ impl<T: Table> Sync<T> {
         *budget -= end - next;
         for bucket in next..end {
             for place in self.row(bucket).places() {
-                let word = self.shadow.get(place);
-                if is_flow(word) && repair.set.has(class(word)) && !repair.named.has(place) {
+                let class = self.class_at(place);
+                if !repair.named.has(place) && class.is_some_and(|class| repair.set.has(class)) {
                     self.remove(place);
                 }
             }
@@ -248,6 +248,16 @@ impl<T: Table> Sync<T> {
         }
         self.applier.acknowledge();
         false
+    }
+
+    /// Class of what is at a place: also of an unproved flow, which may be in the way of one that was named.
+    fn class_at(&self, place: Place) -> Option<usize> {
+        let word = self.shadow.get(place);
+        if is_flow(word) {
+            return Some(class(word));
+        }
+        let record = self.table.read(place)?;
+        Some(Content::of(self.key, &record).class())
     }
 
     fn remove(&mut self, place: Place) {

@@ -63,6 +63,11 @@ impl Content {
         }
     }
 
+    /// The class of the flow.
+    pub(crate) const fn class(self) -> usize {
+        class(self.class)
+    }
+
     /// The word of the flow in a state.
     pub(crate) const fn word(self, coarse: Coarse) -> u64 {
         let hash = match coarse {

@@ -37,4 +37,4 @@ pub use wire::Malformed;
 #[cfg(test)]
 mod plain;
 #[cfg(test)]
-mod simulation;
+pub(crate) mod simulation;

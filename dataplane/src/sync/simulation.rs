@@ -14,6 +14,8 @@ use super::{Because, Coarse, Counters, Place, Record, Settings, Sync, Table, Tel
 mod cases;
 mod properties;
 
+pub(crate) use properties::{op, play};
+
 /// A step of simulated time, ns.
 const TICK: u64 = 1_000_000;
 /// Bytes that fit between the nodes.
@@ -23,7 +25,7 @@ const SLICES: u32 = 64;
 const BUDGET: u32 = 16;
 
 /// A table that programs can write, too.
-pub(super) trait Stage: Table + Debug {
+pub(crate) trait Stage: Table + Debug {
     /// A program makes a flow; where, and what went for it.
     fn make(&self, record: &Record) -> Option<(Place, Vec<(Place, Record)>)>;
     /// A program removes a flow.
@@ -47,7 +49,7 @@ fn proved<S: Stage>(table: &S) -> HashMap<u64, (FlowKey, FlowKey, Coarse)> {
 
 /// What is done to records between a session and its table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Fault {
+pub(crate) enum Fault {
     Drop,
     Alter,
     Duplicate,

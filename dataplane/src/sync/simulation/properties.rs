@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use super::*;
 
 #[derive(Clone, Copy, Debug)]
-enum Op {
+pub(crate) enum Op {
     /// So many things happen to flows of so many clients.
     Flows(u16, u16),
     Run(u64),
@@ -21,7 +21,8 @@ enum Op {
     Latency(u64),
 }
 
-fn op() -> impl Strategy<Value = Op> {
+/// Anything.
+pub(crate) fn op() -> impl Strategy<Value = Op> {
     let fault = prop_oneof![
         Just(Fault::Drop),
         Just(Fault::Alter),
@@ -46,7 +47,8 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
-fn play<S: Stage>(make_table: fn() -> Arc<S>, seed: u64, ops: &[Op]) {
+/// Lets it happen, then the tables become equal.
+pub(crate) fn play<S: Stage>(make_table: fn() -> Arc<S>, seed: u64, ops: &[Op]) {
     let mut pair = Pair::new(make_table, seed);
     for op in ops {
         match *op {

@@ -6,13 +6,15 @@
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
 use nix::net::if_::if_nametoindex;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sched::{CloneFlags, unshare};
 use nix::time::{ClockId, clock_gettime};
+use onearm_dataplane::sync::{Coarse, Record, Table, Tell, TellRing};
 use onearm_dataplane::{
     AttachMode, Attached, AttachedMode, Dataplane, Error, Event, Expiry, FallbackReason, FlowFilter,
     FlowState, Hairpin, LeaseCell, LegAttach, LegSpec, Limits, LimitsSpec, Mode, Neighbour, NextHops,
@@ -20,6 +22,9 @@ use onearm_dataplane::{
     ServerChange, ServerId, ServerSpec, ServiceSpec, SnatPoolSpec, SnatRangeSpec, Tables, TunnelSpec, Via,
     egress_gate,
 };
+use onearm_dataplane_common::addr::Addr;
+use onearm_dataplane_common::flow::{FlowKey, flags, seen};
+use onearm_dataplane_common::maps::mode;
 use onearm_types::{GroupId, NodeId};
 
 const CLIENT: &str = "192.168.100.50";
@@ -577,6 +582,110 @@ fn a_flow_the_programs_make_is_listed_expired_and_then_its_indexes_are_free() {
             (3, 0),
             "service, server, next hop"
         );
+    });
+}
+
+/// A segment of a host, by the last byte of its address, to a port of the VIP.
+fn segment(host: u8, ports: (u16, u16), flags: u8, seq: u32, ack: u32) -> Vec<u8> {
+    let mut tcp = [0_u8; 20];
+    tcp[0..2].copy_from_slice(&ports.0.to_be_bytes());
+    tcp[2..4].copy_from_slice(&ports.1.to_be_bytes());
+    tcp[4..8].copy_from_slice(&seq.to_be_bytes());
+    tcp[8..12].copy_from_slice(&ack.to_be_bytes());
+    (tcp[12], tcp[13]) = (0x50, flags);
+    ip_frame_of(host, 6, 0x4000, &tcp)
+}
+
+/// Of what the node's own program sent: destination's last byte, source port, destination port.
+fn way(frame: &[u8]) -> (u8, u16, u16) {
+    let port = |at: usize| u16::from_be_bytes([frame[at], frame[at + 1]]);
+    (frame[33], port(34), port(36))
+}
+
+#[test]
+#[ignore = "needs root"]
+fn a_flow_of_the_peer_is_forwarded_both_ways_and_what_becomes_of_it_is_told() {
+    const RST: u8 = 4;
+    const ACK: u8 = 16;
+    in_namespace(|| {
+        let (mut dataplane, _lease) = active(&[VIP], vec![service()]);
+        dataplane.set_next_hops(&neighbours()).unwrap();
+        dataplane.judge_last_hops(start()).unwrap();
+        let mut tells = dataplane.take_tells().unwrap();
+        assert!(dataplane.take_tells().is_none());
+        tells.listen(true);
+        let addr = |addr: IpAddr| match addr {
+            IpAddr::V4(addr) => Addr::v4(u32::from_ne_bytes(addr.octets())),
+            IpAddr::V6(addr) => Addr::from_bytes(addr.octets()),
+        };
+        let incarnation = (2 << 56) + (9 << 40) + 77;
+        let record = Record {
+            key: FlowKey::new(
+                6,
+                addr(CLIENT.parse().unwrap()),
+                50_000_u16.to_be(),
+                addr(VIP),
+                80_u16.to_be(),
+            ),
+            new_saddr: addr(VIP),
+            new_daddr: addr(SERVER),
+            new_sport: 45_000_u16.to_be(),
+            new_dport: 80_u16.to_be(),
+            flags: mode::BOTH_NAT << flags::MODE_SHIFT,
+            client: seen::OPENED | seen::CONFIRMED,
+            server: seen::OPENED,
+            client_ack: 1_000,
+            server_ack: 2_000,
+            idle_ticks: 13_500,
+            packets: 9,
+            leg: 0,
+            vlan: 0,
+            incarnation,
+        };
+        let flows = dataplane.flows();
+        let put = flows.put(&record, now_ns()).unwrap();
+        assert_eq!(
+            flows.read(put.place),
+            Some(record),
+            "its client is a neighbour on the leg"
+        );
+        let frames = [
+            segment(50, (50_000, 80), ACK, 2_000, 1_000),
+            segment(10, (80, 45_000), ACK, 1_000, 2_000),
+        ];
+        let out: Vec<_> = exchange(2, &frames).iter().map(|frame| way(frame)).collect();
+        assert_eq!(
+            out,
+            [(10, 45_000, 80), (50, 80, 50_000)],
+            "{:?}",
+            dataplane.counters()
+        );
+        let mut told = Vec::new();
+        assert_eq!(
+            tells.drain(10, |tell| told.push(tell)),
+            0,
+            "nothing has changed: {told:?}"
+        );
+        let readable = |tells: &TellRing| {
+            let fd = PollFd::new(tells.as_fd(), PollFlags::POLLIN);
+            poll(&mut [fd], PollTimeout::ZERO).unwrap() == 1
+        };
+        assert!(!readable(&tells));
+        exchange(1, &[segment(10, (80, 45_000), RST, 1_000, 0)]);
+        assert!(readable(&tells));
+        assert_eq!(tells.drain(10, |tell| told.push(tell)), 1);
+        assert_eq!(told, [Tell::Look(put.place)]);
+        assert_eq!(flows.read(put.place).unwrap().coarse(), Some(Coarse::Closing));
+        // The client calls again: another flow takes the place of this one.
+        exchange(1, &[segment(50, (50_000, 80), 2, 1, 0)]);
+        told.clear();
+        assert_eq!(tells.drain(10, |tell| told.push(tell)), 1);
+        assert!(
+            matches!(told[0], Tell::Ended { place, record } if place == put.place && record.incarnation == incarnation),
+            "{told:?}"
+        );
+        assert_eq!(flows.end(&record.key, record.incarnation), None);
+        assert_eq!((tells.lost().unwrap(), flows.half_open()), (0, 1));
     });
 }
 

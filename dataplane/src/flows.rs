@@ -7,6 +7,7 @@ mod synced;
 pub use expiry::{Expiry, Progress};
 pub(crate) use memory::{entry4, entry6};
 
+use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError, RwLock, RwLockReadGuard};
@@ -49,6 +50,7 @@ pub struct FlowTable {
     directory: RwLock<Directory>,
     clients: Clients,
     taken: Mutex<Taken>,
+    wanted: Mutex<BTreeSet<(u8, IpAddr)>>,
     half_open_ticks: u32,
     closing_ticks: u32,
     dsr_ways: u32,
@@ -222,6 +224,7 @@ impl FlowTable {
             directory: RwLock::default(),
             clients: Clients::new(maps.clients, node.flow_hash_key, node.client_bucket_mask),
             taken: Mutex::default(),
+            wanted: Mutex::default(),
             half_open_ticks: node.half_open_ticks,
             closing_ticks: node.closing_ticks,
             dsr_ways: node.dsr_ways,

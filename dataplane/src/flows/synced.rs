@@ -3,8 +3,11 @@
 //! One thread of user space does this, and the sweep. Pages need no preparing: the kernel maps a whole array at once.
 
 use std::cell::Cell;
+use std::collections::BTreeSet;
+use std::net::IpAddr;
 use std::ops::Range;
 use std::process;
+use std::sync::PoisonError;
 use std::time::Duration;
 
 use onearm_dataplane_common::addr::{Addr, Addr4, Address};
@@ -19,7 +22,10 @@ use super::memory::Memory;
 use super::{FlowTable, Seen, tick};
 use crate::next_hops::last_hop;
 use crate::sync::{Coarse, Place, Put, Record, Refused, Table};
+use crate::tables::narrow;
 
+/// Most clients that wait to be resolved.
+const MOST_WANTED: usize = 1_024;
 /// How often a program may be in the way of one flow.
 const TRIES: usize = 8;
 /// Epoch and counter of an incarnation; the node's number is above.
@@ -121,6 +127,9 @@ impl FlowTable {
             return record;
         }
         let by = reply.map_or(hop::ROUTE, |reply| reply.hop);
+        if by == hop::ROUTE && reply.is_some() {
+            self.want(forward.saddr);
+        }
         let index = by & !hop::LAST;
         if by != hop::ROUTE && by & hop::LAST != 0 && (index as usize) < self.last_hops.len() {
             let last = last_hop(&self.last_hops, index);
@@ -152,6 +161,9 @@ impl FlowTable {
         forward.hop = indexes.hop;
         if !record.is_direct() {
             reply.hop = directory.client_hop(record.key.saddr);
+            if reply.hop == hop::ROUTE {
+                self.want(record.key.saddr);
+            }
         }
         for entry in [&mut forward, &mut reply] {
             entry.stats = indexes.stats;
@@ -167,6 +179,23 @@ impl FlowTable {
             let [likely, _] = place.likely_ways();
             let _wanted = (ways.entry(likely).incarnation(), ways.lock());
         }
+    }
+
+    /// A flow is there whose client's way is looked up for each packet. If the client is on a leg, it should be resolved before
+    /// the first one.
+    fn want(&self, client: Addr) {
+        let Some(leg) = self.directory().leg_with(client) else {
+            return;
+        };
+        let mut wanted = self.wanted.lock().unwrap_or_else(PoisonError::into_inner);
+        if wanted.len() < MOST_WANTED {
+            wanted.insert((leg, narrow(client)));
+        }
+    }
+
+    /// Clients on legs, by leg id, that flows are about to need resolved: those met since this was asked last, at most 1,024.
+    pub fn take_wanted(&self) -> BTreeSet<(u8, IpAddr)> {
+        std::mem::take(&mut *self.wanted.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// The flow that has a key, in either direction.

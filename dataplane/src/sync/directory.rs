@@ -196,16 +196,25 @@ impl Directory {
         }
     }
 
+    /// The leg that a client is on, if no router is between.
+    pub(crate) fn leg_with(&self, client: Addr) -> Option<u8> {
+        let (leg, router) = self.route(client)?;
+        router.is_none().then_some(leg)
+    }
+
+    fn route(&self, client: Addr) -> Option<Route> {
+        let mut routes = self.routes.iter();
+        routes
+            .find_map(|(len, routes)| routes.get(&key(masked(client, *len))))
+            .copied()
+    }
+
     /// Way to a client: what a packet of it by the resolved neighbour towards it would have been remembered by.
     pub(crate) fn client_hop(&self, client: Addr) -> u32 {
-        let route = self
-            .routes
-            .iter()
-            .find_map(|(len, routes)| routes.get(&key(masked(client, *len))));
-        let Some((leg, router)) = route else {
+        let Some((leg, router)) = self.route(client) else {
             return hop::ROUTE;
         };
-        let neighbour = (*leg, key(router.unwrap_or(client)));
+        let neighbour = (leg, key(router.unwrap_or(client)));
         self.neighbours.get(&neighbour).copied().unwrap_or(hop::ROUTE)
     }
 

@@ -339,7 +339,7 @@ impl HaLink {
                 },
                 heard = keeper::heard(sync) => match heard {
                     keeper::News::Flushed(number) => number,
-                    keeper::News::PeerHasFlows(_) => continue,
+                    keeper::News::PeerHasFlows(_) | keeper::News::ClientsWanted(_) => continue,
                 },
             };
             if let Err(error) = self.order(&ToHa::Flushed(flushed)) {

@@ -6,9 +6,10 @@ mod sweep;
 mod syncing;
 mod thread;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::future::pending;
 use std::io;
+use std::net::IpAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -46,12 +47,14 @@ enum Order {
 }
 
 /// What the daemon hears of flow sync.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum News {
     /// The peer has all flows there were when the flush of that number was asked for; or no peer is there that could.
     Flushed(u64),
     /// Whether the peer has this node's flows, but for what is under way.
     PeerHasFlows(bool),
+    /// Clients on legs, by leg id, that flows will need resolved.
+    ClientsWanted(BTreeSet<(u8, IpAddr)>),
 }
 
 /// What is known of flow sync.

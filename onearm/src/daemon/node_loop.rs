@@ -7,6 +7,7 @@ mod reload;
 mod tracking;
 
 use std::future::pending;
+use std::net::IpAddr;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
@@ -398,15 +399,19 @@ impl Running {
         }
     }
 
+    /// A packet needs the MAC of a host on a leg, or will.
+    fn want_resolved(&mut self, leg: u8, addr: IpAddr) {
+        // A host behind no leg of ours cannot be resolved on one.
+        let known = usize::from(leg) < self.node.loaded.node.legs.len();
+        if known && self.node.guests.needed(Instant::now(), leg, addr) {
+            self.again_by(Instant::now() + GUESTS_GATHER);
+        }
+    }
+
     fn seen(&mut self, seen: Timed) {
         match seen.event {
             Seen::NeighbourWanted { leg, addr } => {
-                // A host behind no leg of ours cannot be resolved on one.
-                let known = (leg as usize) < self.node.loaded.node.legs.len();
-                let leg = u8::try_from(leg).unwrap_or(u8::MAX);
-                if known && self.node.guests.needed(Instant::now(), leg, addr) {
-                    self.again_by(Instant::now() + GUESTS_GATHER);
-                }
+                self.want_resolved(u8::try_from(leg).unwrap_or(u8::MAX), addr);
             }
             Seen::NextHopWanted { leg, addr, .. } => {
                 let legs = &self.node.loaded.node.legs;

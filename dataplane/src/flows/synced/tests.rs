@@ -412,6 +412,7 @@ fn places_of_both_families_are_walked_in_slices() {
     );
 }
 
+<<<<<<< HEAD
 /// One of millions, whose source stays.
 fn many(n: u32, v6: bool) -> Record {
     let mut record = record(v6, 0, 80);
@@ -478,3 +479,33 @@ fn two_million_flows_are_put_within_seconds() {
 }
 
 mod races;
+=======
+#[test]
+fn a_client_on_a_leg_is_wanted_as_long_as_its_flow_goes_by_the_route() {
+    let table = table();
+    let of = |addr: [u8; 4], n| {
+        let mut record = record(false, n, 80);
+        record.key.saddr = crate::tables::wide(IpAddr::from(addr));
+        record
+    };
+    let wanted = |table: &FlowTable| table.take_wanted().into_iter().collect::<Vec<_>>();
+    let (on_leg, resolved, behind) = (
+        of([10, 1, 0, 8], 1),
+        of([10, 1, 0, 7], 2),
+        of([203, 0, 113, 9], 3),
+    );
+    let place = put(&table, &on_leg).unwrap().place;
+    put(&table, &resolved).unwrap();
+    put(&table, &behind).unwrap();
+    let client = (1, IpAddr::from([10, 1, 0, 8]));
+    assert_eq!(wanted(&table), [client]);
+    assert_eq!(wanted(&table), []);
+    table.read(place).unwrap();
+    assert_eq!(wanted(&table), [client], "an audit wants it again");
+    for n in 0..2 * MOST_WANTED {
+        let host = u16::try_from(n).unwrap().to_be_bytes();
+        put(&table, &of([10, 1, host[0] + 2, host[1]], 9)).ok();
+    }
+    assert!(table.take_wanted().len() <= MOST_WANTED);
+}
+>>>>>>> 08c8009 (The Standby has clients on its legs resolved before it needs them: the first answers after a take-over are not lost)

@@ -57,6 +57,7 @@ struct Session {
 #[derive(Debug)]
 pub(super) struct Syncing<'a> {
     parts: &'a mut Parts,
+    table: Arc<FlowTable>,
     sync: Sync<FlowTable>,
     session: Option<Session>,
     gathers_until: u64,
@@ -75,11 +76,17 @@ impl<'a> Syncing<'a> {
         let mut seed = [0_u8; 16];
         getrandom::fill(&mut seed).context("no random numbers for flow sync")?;
         let word = |at: usize| u64::from_ne_bytes(std::array::from_fn(|n| seed[at + n]));
-        let mut sync = Sync::new(table, parts.node, [word(0), word(8)], Settings::default());
+        let mut sync = Sync::new(
+            Arc::clone(&table),
+            parts.node,
+            [word(0), word(8)],
+            Settings::default(),
+        );
         sync.owned(now, parts.owned);
         parts.ring.listen(true);
         Ok(Self {
             parts,
+            table,
             sync,
             session: None,
             gathers_until: 0,
@@ -230,6 +237,11 @@ impl<'a> Syncing<'a> {
             return;
         }
         self.shown_at = now;
+        let wanted = self.table.take_wanted();
+        if !wanted.is_empty() {
+            // The next audit wants them again.
+            self.parts.news.try_send(News::ClientsWanted(wanted)).ok();
+        }
         let view = View {
             verdict,
             peer_knows: self.session.as_ref().map(|open| open.say.is_some()),

@@ -200,6 +200,12 @@ impl Running {
                 self.peer_has_flows = Some(has);
                 return self.tell_of_peer();
             }
+            keeper::News::ClientsWanted(clients) => {
+                for (leg, client) in clients {
+                    self.want_resolved(leg, client);
+                }
+                return;
+            }
         };
         if let Err(error) = told {
             tracing::warn!(

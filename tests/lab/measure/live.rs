@@ -1,7 +1,7 @@
 //! Live frames: an XDP program builds frames of ever new flows and the kernel sends them, by a test run, out of a port of
 //! the switch into a node (`BPF_F_TEST_XDP_LIVE_FRAMES`). Millions a second on one processor.
 
-use std::{net::Ipv4Addr, time::Duration};
+use std::{net::Ipv4Addr, os::fd::AsRawFd as _, time::Duration};
 
 use anyhow::{Context as _, Result, bail};
 use aya::{
@@ -9,12 +9,21 @@ use aya::{
     maps::{Array, PerCpuArray},
     programs::{TestRun as _, TestRunAttrs, TestRunOptions, Xdp},
 };
+use nix::{
+    errno::Errno,
+    sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, bind, send, socket},
+};
 use onearm_dataplane_common::{
-    bench::{Bench, MARK, TEMPLATE_WORDS},
-    checksum::halves,
+    bench::{Bench, MARK, TEMPLATE_WORDS, flow},
+    checksum::{fold, halves},
 };
 
-use crate::{clock, netns::Namespace, process};
+use super::capture::link_address;
+use crate::{
+    clock::{self, MS, Nanos},
+    netns::Namespace,
+    process,
+};
 
 /// The object with `bench_generate` and `bench_sink`; empty where it was not built.
 static OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/onearm-bench.o"));
@@ -86,6 +95,52 @@ fn sum(bytes: &[u8]) -> u32 {
 }
 
 impl Template {
+    /// Frame `n` of the template whose map entry is `bench`.
+    fn frame(&self, bench: &Bench, n: u64) -> [u8; LEN as usize] {
+        let mut frame = [0; LEN as usize];
+        for (bytes, word) in frame.as_chunks_mut::<8>().0.iter_mut().zip(&bench.template) {
+            *bytes = word.to_ne_bytes();
+        }
+        let (addr, port) = flow(bench.ports, bench.base, n);
+        frame[26..30].copy_from_slice(&addr.to_ne_bytes());
+        frame[34..36].copy_from_slice(&port.to_be_bytes());
+        frame[24..26].copy_from_slice(&(!fold(bench.ip_sum + halves(addr))).to_ne_bytes());
+        let at = if self.flags.is_some() { 50 } else { 40 };
+        let transport = !fold(bench.tcp_sum + halves(addr) + u32::from(port.to_be()));
+        frame[at..at + 2].copy_from_slice(&transport.to_ne_bytes());
+        frame
+    }
+
+    /// Sends `count` frames out of `port` of `ns` from a socket, one flow after the other from `first`, at the template's rate:
+    /// a slow one, for which a test run could only wait by itself. How long it took, ns.
+    ///
+    /// # Errors
+    /// When the port is not there or the kernel refuses.
+    pub fn pour(&self, ns: &Namespace, port: &str, first: u64, count: u64) -> Result<Nanos> {
+        let (bench, rate) = (self.bench(0, true), self.rate.unwrap_or(u64::MAX).max(1));
+        ns.enter(|| {
+            let socket = socket(AddressFamily::Packet, SockType::Raw, SockFlag::empty(), None)?;
+            bind(socket.as_raw_fd(), &link_address(port)?)?;
+            let begun = clock::now();
+            let mut sent = 0;
+            while sent < count {
+                let due = (u128::from(clock::now() - begun) * u128::from(rate) / 1_000_000_000 + 1)
+                    .min(u128::from(count));
+                while u128::from(sent) < due {
+                    let frame = self.frame(&bench, first + sent);
+                    match send(socket.as_raw_fd(), &frame, MsgFlags::empty()) {
+                        Ok(_) => sent += 1,
+                        // The port's queue is full.
+                        Err(Errno::ENOBUFS) => break,
+                        Err(error) => return Err(error.into()),
+                    }
+                }
+                clock::sleep_until(clock::now() + MS / 5);
+            }
+            Ok(clock::now() - begun)
+        })
+    }
+
     /// Map entry: which frame comes first, and whether the next is one after it or any.
     fn bench(&self, next: u64, sequential: bool) -> Bench {
         let mut frame = [0_u8; LEN as usize];
@@ -236,16 +291,7 @@ mod tests {
                 blind: false,
                 rate: None,
             };
-            let bench = template.bench(0, true);
-            let mut frame: Vec<u8> = bench.template.iter().flat_map(|w| w.to_ne_bytes()).collect();
-            let (addr, port) = onearm_dataplane_common::bench::flow(bench.ports, bench.base, 77);
-            let fold = onearm_dataplane_common::checksum::fold;
-            frame[26..30].copy_from_slice(&addr.to_ne_bytes());
-            frame[34..36].copy_from_slice(&port.to_be_bytes());
-            frame[24..26].copy_from_slice(&(!fold(bench.ip_sum + halves(addr))).to_ne_bytes());
-            let at = if flags.is_some() { 50 } else { 40 };
-            let transport = !fold(bench.tcp_sum + halves(addr) + u32::from(port.to_be()));
-            frame[at..at + 2].copy_from_slice(&transport.to_ne_bytes());
+            let frame = template.frame(&template.bench(0, true), 77);
             assert_eq!(fold(sum(&frame[14..34])), 0xffff);
             let pseudo =
                 sum(&frame[26..34]) + u32::from(u16::from(frame[23]).to_be()) + u32::from(30_u16.to_be());

@@ -4,6 +4,7 @@ mod attack;
 mod authentication;
 pub mod basic;
 mod budgets;
+mod capacity;
 mod chaos;
 mod compare;
 mod cost;
@@ -144,6 +145,7 @@ pub fn all() -> Vec<Scenario> {
     list.push(promiscuous::scenario());
     list.push(scale::scenario());
     list.push(sessions::scenario());
+    list.push(capacity::scenario());
     list.extend(restore::scenarios());
     list.push(budgets::scenario());
     list.extend(field::scenarios());

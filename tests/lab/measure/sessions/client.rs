@@ -439,6 +439,8 @@ fn opened(wanted: &Wanted, connection: usize) -> Result<Talk> {
     socket.set_nonblocking(true)?;
     if wanted.protocol == Protocol::Tcp {
         socket.set_tcp_nodelay(true)?;
+        // Its end is a reset: the port is free at once.
+        socket.set_linger(Some(Duration::ZERO))?;
     }
     Ok(Talk {
         socket,

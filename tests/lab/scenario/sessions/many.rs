@@ -21,8 +21,10 @@ const ONE_OF: usize = 10;
 const IDLE: usize = 20;
 /// Connections from one address.
 const EACH: usize = 5_000;
-/// The first port they come from.
+/// The first port they come from, and how many there are.
 const FIRST_PORT: u16 = 10_000;
+/// See `FIRST_PORT`.
+const PORTS: u16 = 20_000;
 
 /// Which connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,7 +93,7 @@ pub(super) fn sources(lab: &OneArm, family: Family, size: usize) -> Result<Vec<I
 }
 
 impl Many {
-    /// Opens them, from other ports than those of another `nth` time, up to 4; the last of `sources` is for idle ones and
+    /// Opens them, from other ports than the `nth` time before; the last of `sources` is for idle ones and
     /// datagrams.
     pub(super) fn open(
         run: &mut Run,
@@ -112,7 +114,8 @@ impl Many {
             size,
             count: 0,
         };
-        let first_port = FIRST_PORT + nth * u16::try_from(EACH)?;
+        let each = u16::try_from(EACH.min(size))?;
+        let first_port = FIRST_PORT + nth % (PORTS / each) * each;
         let set = run.random();
         for (group, set) in Group::ALL.into_iter().zip(set..) {
             let (protocol, from, count, period) = match group {

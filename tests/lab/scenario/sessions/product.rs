@@ -58,7 +58,7 @@ impl Product {
     /// Servers are chosen in turn or at random: who does not know a connection chooses another one.
     pub(super) fn spec(self, cell: Cell, interval: Duration) -> PairSpec {
         let mut spec = PairSpec {
-            witness: Some(ROUTER),
+            witness: (cell.family == Family::V4).then_some(ROUTER),
             peer_link: true,
             conntrackd: if self == Self::Notrack {
                 Conntrackd::Notrack

@@ -1,0 +1,289 @@
+//! How many new flows a second reach the Standby, how late, and at what cost; how long a table takes to be sent whole and to
+//! be of use.
+//!
+//! A generator pours datagrams of ever new flows out of the Active's port of the switch, at a set rate, on the machine that
+//! both nodes share.
+
+mod conntrackd;
+mod curve;
+
+use std::{collections::BTreeMap, net::Ipv4Addr, path::PathBuf, time::Duration};
+
+use anyhow::Result;
+use onearm_dataplane_common::bench::ports;
+
+use self::{
+    conntrackd::{Caches, Growth},
+    curve::{lags, quantile},
+};
+use super::{Run, Scenario, named};
+use crate::{
+    clock::{self, MS, Nanos, ms},
+    measure::live::{Generator, Template},
+    node::{Kind, Node, Pair},
+    process,
+    service::{Conntrackd, Mode, PairSpec, Service},
+    switch::Switch,
+    topology::{NODES, OneArm, Options, SERVERS, VIP, mac},
+};
+
+const PORT: u16 = 5_300;
+/// Flows a second.
+const RATES: [(&str, u64); 5] = [
+    ("5k", 5_000),
+    ("10k", 10_000),
+    ("20k", 20_000),
+    ("30k", 30_000),
+    ("42k", 42_000),
+];
+/// How long each rate is held, s.
+const LASTS: u64 = 5;
+/// Flows of tables that are sent whole: no more than fit into a kernel's table as it is set.
+const SNAPSHOTS: [(&str, u64); 2] = [("snapshot-100k", 100_000), ("snapshot-200k", 200_000)];
+/// At this rate tables are filled.
+const FILLING: u64 = 20_000;
+/// Everything has come when nothing came for so long.
+const QUIET: Nanos = 1_500 * MS;
+/// A snapshot must be there by then.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// Modes of conntrackd, by name.
+const MODES: [(&str, Conntrackd); 2] = [
+    ("conntrackd-ftfw", Conntrackd::FtFw),
+    ("conntrackd-notrack", Conntrackd::Notrack),
+];
+
+/// The scenario.
+pub(super) fn scenario() -> Scenario {
+    Scenario {
+        name: "capacity",
+        about: "conntrackd's new flows a second to the Standby, their lag and CPU, snapshot and commit (--only RATE, --peers)",
+        for_peers: false,
+        run,
+    }
+}
+
+fn run(run: &mut Run) -> Result<()> {
+    let modes = named(&MODES, |(name, _)| name, &run.wanted.peers)?;
+    let is_snapshot = |word: &&String| SNAPSHOTS.iter().any(|(name, _)| name == word);
+    let (snapshots, rates): (Vec<&String>, Vec<&String>) = run.wanted.only.iter().partition(is_snapshot);
+    let all = run.wanted.only.is_empty();
+    let chosen = |words: Vec<&String>| words.into_iter().cloned().collect::<Vec<_>>();
+    let (snapshots, rates) = (chosen(snapshots), chosen(rates));
+    for (name, mode) in modes {
+        if all || !rates.is_empty() {
+            for (word, rate) in named(&RATES, |(word, _)| word, &rates)? {
+                with_pair(run, mode, &format!("{name}_{word}"), |run, part, bench| {
+                    bench.rate(run, part, rate)
+                })?;
+            }
+        }
+        if all || !snapshots.is_empty() {
+            for (word, flows) in named(&SNAPSHOTS, |(word, _)| word, &snapshots)? {
+                with_pair(run, mode, &format!("{name}_{word}"), |run, part, bench| {
+                    bench.snapshot(run, part, flows)
+                })?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// A pair of keepalived and conntrackd, with a generator before it.
+struct Bench<'a> {
+    lab: &'a OneArm,
+    pair: Pair,
+    /// Which flow comes next.
+    next: u64,
+    template: Template,
+}
+
+/// CPU of the processes, ms.
+type Cpu = BTreeMap<&'static str, u64>;
+
+fn with_pair(
+    run: &mut Run,
+    mode: Conntrackd,
+    part: &str,
+    work: impl FnOnce(&mut Run, &str, &mut Bench<'_>) -> Result<()>,
+) -> Result<()> {
+    let options = Options {
+        forwarding: true,
+        peer_link: true,
+        sink: true,
+        ..Options::default()
+    };
+    run.with_lab(part, options, |run, lab| {
+        let mut spec = PairSpec::web_and_echo(Mode::Dnat, Duration::from_secs(1));
+        spec.services = vec![Service::new("many", "udp", PORT, Mode::Dnat, &SERVERS)];
+        (spec.peer_link, spec.conntrackd) = (true, mode);
+        // Frames come from an XDP program; without one here the interface must be able to take them.
+        lab.ns("lb1").run("ethtool -K eth0 gro on")?;
+        let mut pair = Pair::prepare(Kind::Conntrackd, lab, &spec, &run.wanted.bin_dir)?;
+        pair.start()?;
+        for node in NODES {
+            for key in ["udp_timeout", "udp_timeout_stream"] {
+                let key = format!("net.netfilter.nf_conntrack_{key}");
+                lab.ns(node).sysctl(&key, "600")?;
+            }
+        }
+        let mut generator = Generator::new(lab.switch().ns(), &Switch::port("lb1"), 0)?;
+        let template = Template {
+            to_mac: mac("lb1"),
+            from_mac: mac("rt"),
+            base: Ipv4Addr::new(100, 64, 0, 0),
+            flows: 1 << 24,
+            ports: ports::APART,
+            to: (VIP, PORT),
+            flags: None,
+            blind: false,
+            rate: None,
+        };
+        generator.reach(&template, || lab.sunk())?;
+        let mut bench = Bench {
+            lab,
+            pair,
+            next: generator.next(),
+            template,
+        };
+        work(run, part, &mut bench)?;
+        bench.pair.scrap()
+    })
+}
+
+impl Bench<'_> {
+    fn socket(&self, node: &str) -> PathBuf {
+        self.lab.lab().dir().join(node).join("conntrackd.ctl")
+    }
+
+    /// Flows in a node's kernel.
+    fn kernel(&self, node: &str) -> Result<u64> {
+        self.lab.ns(node).enter(conntrackd::kernel)
+    }
+
+    /// New flows at `rate`; how long it took.
+    fn pour(&mut self, rate: u64, count: u64) -> Result<Nanos> {
+        let template = Template {
+            rate: Some(rate),
+            ..self.template
+        };
+        let took = template.pour(self.lab.switch().ns(), &Switch::port("lb1"), self.next, count)?;
+        self.next += count;
+        Ok(took)
+    }
+
+    fn cpu(&self) -> Cpu {
+        let of = |node: &dyn Node| -> u64 {
+            let pids = node.pids().into_iter();
+            pids.filter(|pid| process::program(*pid).is_some_and(|name| name == "conntrackd"))
+                .filter_map(process::cpu_ms)
+                .sum()
+        };
+        let [one, two] = &self.pair.nodes;
+        let own = i32::try_from(std::process::id()).unwrap_or(0);
+        Cpu::from([
+            ("active", of(one.as_ref())),
+            ("standby", of(two.as_ref())),
+            ("generator_and_questions", process::cpu_ms(own).unwrap_or(0)),
+        ])
+    }
+
+    /// New flows at `rate`: which of them came, how late, at what cost.
+    fn rate(&mut self, run: &mut Run, part: &str, rate: u64) -> Result<()> {
+        let count = rate * LASTS;
+        let (before, kernel) = (self.cpu(), self.kernel("lb1")?);
+        let socket = self.socket("lb2");
+        let arrivals = Growth::start(self.lab.ns("lb2"), move || Ok(Caches::ask(&socket)?.came))?;
+        let births = Growth::start(self.lab.ns("lb1"), conntrackd::kernel)?;
+        let took = self.pour(rate, count)?;
+        let mut came = (0, clock::now());
+        let end = clock::now() + clock::nanos(PATIENCE);
+        while clock::now() < (came.1 + QUIET).min(end) {
+            let now = Caches::ask(&self.socket("lb2"))?.came;
+            if now != came.0 {
+                came = (now, clock::now());
+            }
+            clock::observe(Duration::from_millis(50));
+        }
+        let (made, held) = (births.stop()?, arrivals.stop()?);
+        self.report_cpu(run, part, &before, count);
+        let there = self.kernel("lb1")?.saturating_sub(kernel);
+        let arrived = held.last().map_or(0, |(_, n)| *n);
+        let lags = lags(&made, &held, count);
+        let report = &mut run.report;
+        #[expect(clippy::cast_precision_loss, reason = "counts of a run")]
+        let real = count as f64 / (ms(took) / 1_000.0);
+        report.figure(format!("{part}_flows_per_s"), real);
+        report.count(format!("{part}_flows_made"), usize::try_from(there)?);
+        report.count(
+            format!("{part}_flows_lost"),
+            usize::try_from(there.saturating_sub(arrived))?,
+        );
+        for (word, thousandths) in [("p50", 500), ("p99", 990), ("max", 1_000)] {
+            report.figure(format!("{part}_lag_{word}_ms"), ms(quantile(&lags, thousandths)));
+        }
+        run.report.check(
+            format!("{part}: the generator made its flows"),
+            there >= count * 99 / 100,
+            format!("{there} of {count} in {:.0} ms", ms(took)),
+        );
+        Ok(())
+    }
+
+    fn report_cpu(&self, run: &mut Run, part: &str, before: &Cpu, count: u64) {
+        for (who, spent) in self.cpu() {
+            let spent = ms((spent - before.get(who).unwrap_or(&0)) * MS);
+            #[expect(clippy::cast_precision_loss, reason = "counts of a run")]
+            let each = spent / 1_000.0 / (count as f64 / 100_000.0);
+            run.report.figure(format!("{part}_cpu_s_per_100k_{who}"), each);
+        }
+    }
+
+    /// A table of `flows`, sent whole to a Standby that has forgotten it, and put into its kernel.
+    fn snapshot(&mut self, run: &mut Run, part: &str, flows: u64) -> Result<()> {
+        self.pour(FILLING, flows)?;
+        let conf = |node: &str| {
+            let dir = self.lab.lab().dir().join(node);
+            dir.join("conntrackd.conf").display().to_string()
+        };
+        let tell = |node: &str, what: &[&str]| {
+            let conf = conf(node);
+            let line: Vec<&str> = ["conntrackd", "-C", &conf]
+                .into_iter()
+                .chain(what.iter().copied())
+                .collect();
+            self.lab.ns(node).exec(&line)
+        };
+        let there = self.kernel("lb1")?;
+        let (one, two) = (self.socket("lb1"), self.socket("lb2"));
+        // It may have missed some of its own.
+        tell("lb1", &["-R"])?;
+        let nearly = there * 999 / 1_000;
+        conntrackd::wait(&one, |caches| caches.internal, nearly, clock::now(), PATIENCE)?;
+        conntrackd::wait(&two, |caches| caches.external, nearly, clock::now(), PATIENCE)?;
+        tell("lb2", &["-f", "external"])?;
+        let begun = clock::now();
+        let emptied = Caches::ask(&two)?;
+        let before = self.cpu();
+        let since = clock::now();
+        tell("lb2", &["-n"])?;
+        let sent = conntrackd::wait(&two, |caches| caches.external, nearly, since, PATIENCE)?;
+        self.report_cpu(run, part, &before, there);
+        let since = clock::now();
+        tell("lb2", &["-c"])?;
+        let committed = clock::wait_for(
+            "the flows in the kernel",
+            PATIENCE,
+            Duration::from_millis(20),
+            || Ok((self.kernel("lb2")? >= nearly).then(clock::now)),
+        )? - since;
+        run.report.count(format!("{part}_flows"), usize::try_from(there)?);
+        run.report.figure(format!("{part}_sent_ms"), ms(sent));
+        run.report.figure(format!("{part}_of_use_ms"), ms(committed));
+        run.report.check(
+            format!("{part}: the Standby had forgotten the table"),
+            emptied.external < there / 10,
+            format!("{} left {:.0} ms before", emptied.external, ms(since - begun)),
+        );
+        Ok(())
+    }
+}

@@ -112,17 +112,17 @@ impl Template {
     }
 
     /// Sends `count` frames out of `port` of `ns` from a socket, one flow after the other from `first`, at the template's rate:
-    /// a slow one, for which a test run could only wait by itself. How long it took, ns.
+    /// a slow one, for which a test run could only wait by itself. When how many had been sent.
     ///
     /// # Errors
     /// When the port is not there or the kernel refuses.
-    pub fn pour(&self, ns: &Namespace, port: &str, first: u64, count: u64) -> Result<Nanos> {
+    pub fn pour(&self, ns: &Namespace, port: &str, first: u64, count: u64) -> Result<Vec<(Nanos, u64)>> {
         let (bench, rate) = (self.bench(0, true), self.rate.unwrap_or(u64::MAX).max(1));
         ns.enter(|| {
             let socket = socket(AddressFamily::Packet, SockType::Raw, SockFlag::empty(), None)?;
             bind(socket.as_raw_fd(), &link_address(port)?)?;
             let begun = clock::now();
-            let mut sent = 0;
+            let (mut sent, mut curve) = (0, Vec::new());
             while sent < count {
                 let due = (u128::from(clock::now() - begun) * u128::from(rate) / 1_000_000_000 + 1)
                     .min(u128::from(count));
@@ -135,9 +135,10 @@ impl Template {
                         Err(error) => return Err(error.into()),
                     }
                 }
+                curve.push((clock::now(), sent));
                 clock::sleep_until(clock::now() + MS / 5);
             }
-            Ok(clock::now() - begun)
+            Ok(curve)
         })
     }
 

@@ -14,7 +14,7 @@ use onearm_dataplane_common::bench::ports;
 
 use self::{
     conntrackd::{Caches, Growth},
-    curve::{lags, quantile},
+    curve::{Curve, lags, quantile},
 };
 use super::{Run, Scenario, named};
 use crate::{
@@ -160,15 +160,15 @@ impl Bench<'_> {
         self.lab.ns(node).enter(conntrackd::kernel)
     }
 
-    /// New flows at `rate`; how long it took.
-    fn pour(&mut self, rate: u64, count: u64) -> Result<Nanos> {
+    /// New flows at `rate`, and when how many there were.
+    fn pour(&mut self, rate: u64, count: u64) -> Result<Curve> {
         let template = Template {
             rate: Some(rate),
             ..self.template
         };
-        let took = template.pour(self.lab.switch().ns(), &Switch::port("lb1"), self.next, count)?;
+        let made = template.pour(self.lab.switch().ns(), &Switch::port("lb1"), self.next, count)?;
         self.next += count;
-        Ok(took)
+        Ok(made)
     }
 
     fn cpu(&self) -> Cpu {
@@ -193,8 +193,9 @@ impl Bench<'_> {
         let (before, kernel) = (self.cpu(), self.kernel("lb1")?);
         let socket = self.socket("lb2");
         let arrivals = Growth::start(self.lab.ns("lb2"), move || Ok(Caches::ask(&socket)?.came))?;
-        let births = Growth::start(self.lab.ns("lb1"), conntrackd::kernel)?;
-        let took = self.pour(rate, count)?;
+        let begun = clock::now();
+        let made = self.pour(rate, count)?;
+        let took = made.last().map_or(1, |(at, _)| at - begun);
         let mut came = (0, clock::now());
         let end = clock::now() + clock::nanos(PATIENCE);
         while clock::now() < (came.1 + QUIET).min(end) {
@@ -204,7 +205,7 @@ impl Bench<'_> {
             }
             clock::observe(Duration::from_millis(50));
         }
-        let (made, held) = (births.stop()?, arrivals.stop()?);
+        let held = arrivals.stop()?;
         self.report_cpu(run, part, &before, count);
         let there = self.kernel("lb1")?.saturating_sub(kernel);
         let arrived = held.last().map_or(0, |(_, n)| *n);

@@ -412,7 +412,6 @@ fn places_of_both_families_are_walked_in_slices() {
     );
 }
 
-<<<<<<< HEAD
 /// One of millions, whose source stays.
 fn many(n: u32, v6: bool) -> Record {
     let mut record = record(v6, 0, 80);
@@ -478,8 +477,6 @@ fn two_million_flows_are_put_within_seconds() {
     }
 }
 
-mod races;
-=======
 #[test]
 fn a_client_on_a_leg_is_wanted_as_long_as_its_flow_goes_by_the_route() {
     let table = table();
@@ -508,4 +505,5 @@ fn a_client_on_a_leg_is_wanted_as_long_as_its_flow_goes_by_the_route() {
     }
     assert!(table.take_wanted().len() <= MOST_WANTED);
 }
->>>>>>> 08c8009 (The Standby has clients on its legs resolved before it needs them: the first answers after a take-over are not lost)
+
+mod races;

@@ -16,6 +16,8 @@ use onearm_dataplane_common::{
     flow::State,
     limits::source_slots,
     maps::{Limits, proto, service},
+    tables::tick,
+    tell::FLOOR,
 };
 use std::collections::BTreeSet;
 
@@ -115,6 +117,10 @@ fn a_full_table_has_room_where_closed_flows_are_past_their_time() {
         talk(port).server_sends(&mut host, source, Body::Tcp("FA", 3, 3));
     }
     let patience = host.setup.node.closing_ticks;
+    // Nothing is past its time before this node knows that it was silent.
+    host.pass_ticks(2 * patience);
+    let now = u64::from(tick(host.now));
+    host.edit(|setup| setup.sync[FLOOR as usize] = now);
     host.pass_ticks(patience);
     let late = |port| talk(port).request(Body::Tcp("S", 1, 0)).build();
     expect_drop(&mut host, &late(9), Counter::TableFull);

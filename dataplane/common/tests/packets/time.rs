@@ -18,6 +18,8 @@ use onearm_dataplane_common::{
     event::kind,
     flow::State,
     maps::{SnatPool, proto, server},
+    tables::tick,
+    tell::FLOOR,
 };
 use std::collections::HashSet;
 
@@ -46,6 +48,21 @@ fn an_established_flow_past_its_idle_time_gives_way_to_a_syn() {
     second().handshake(&mut host, 9, 10);
     assert_eq!(host.counter(Counter::FlowReopened), 1);
     assert_eq!((host.entries().len(), host.half_open()), (2, 0));
+}
+
+#[test]
+fn b38_no_flow_is_overdue_before_this_node_knows_that_it_was_silent() {
+    let mut host = two_servers();
+    talk(40_000).handshake(&mut host, 1, 2);
+    host.pass_ticks(100_000);
+    let now = u64::from(tick(host.now));
+    host.edit(|setup| setup.sync[FLOOR as usize] = now);
+    host.pass_ticks(13_500);
+    talk(40_000).syn(&mut host, 5);
+    assert_eq!(host.counter(Counter::FlowReopened), 0);
+    host.pass_ticks(1);
+    second().syn(&mut host, 9);
+    assert_eq!(host.counter(Counter::FlowReopened), 1);
 }
 
 #[test]

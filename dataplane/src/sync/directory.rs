@@ -62,8 +62,6 @@ const fn key(addr: Addr) -> Key {
 #[derive(Debug)]
 struct Service {
     index: u16,
-    first: u16,
-    last: u16,
     limited: bool,
     /// Index and next hop of each server, by address and port; port 0 = the one the client called.
     servers: Map<(Key, Port), (u16, u32)>,
@@ -71,14 +69,18 @@ struct Service {
     addresses: Map<Key, (u16, u32)>,
 }
 
+/// First and last port of a range, and which of the services has it.
+type Ports = (u16, u16, usize);
+
 /// Where a prefix leads: leg and, unless the client is on it, router.
 type Route = (u8, Option<Addr>);
 
 /// See the module.
 #[derive(Debug, Default)]
 pub(crate) struct Directory {
-    /// By protocol and VIP.
-    services: Map<(u8, Key), Vec<Service>>,
+    services: Vec<Service>,
+    /// In their order, by protocol and VIP.
+    ports: Map<(u8, Key), Vec<Ports>>,
     /// By stats index.
     sync_after: Vec<Option<Duration>>,
     /// By prefix length, the longest first.
@@ -109,6 +111,9 @@ impl Directory {
         };
         for state in registry.services().values() {
             directory.add_service(state, mirror);
+        }
+        for ranges in directory.ports.values_mut() {
+            ranges.sort_unstable();
         }
         directory.legs = mirror.legs().map(|leg| (leg.id, addresses(leg))).collect();
         let mut routes: BTreeMap<u32, Map<Key, Route>> = BTreeMap::new();
@@ -147,34 +152,33 @@ impl Directory {
                 Some((key(wide(server.id.addr)), server.id.port.to_be(), indexes))
             })
             .collect();
-        let services = self
-            .services
-            .entry((state.spec.protocol.number(), key(wide(state.spec.vip))))
-            .or_default();
-        for ports in &state.spec.ports {
-            services.push(Service {
-                index,
-                first: *ports.start(),
-                last: *ports.end(),
-                limited: state.spec.limits.value() != Limits::default(),
-                servers: servers
-                    .iter()
-                    .map(|(addr, port, at)| ((*addr, *port), *at))
-                    .collect(),
-                // Backwards, so that the first stays.
-                addresses: servers.iter().rev().map(|(addr, _, at)| (*addr, *at)).collect(),
-            });
-        }
+        let vip = (state.spec.protocol.number(), key(wide(state.spec.vip)));
+        let ranges = self.ports.entry(vip).or_default();
+        let ports = state.spec.ports.iter();
+        ranges.extend(ports.map(|ports| (*ports.start(), *ports.end(), self.services.len())));
+        self.services.push(Service {
+            index,
+            limited: state.spec.limits.value() != Limits::default(),
+            servers: servers
+                .iter()
+                .map(|(addr, port, at)| ((*addr, *port), *at))
+                .collect(),
+            // Backwards, so that the first stays.
+            addresses: servers.iter().rev().map(|(addr, _, at)| (*addr, *at)).collect(),
+        });
     }
 
     /// Indexes for a flow; those of a stray for what is not in force here.
     pub(crate) fn indexes(&self, record: &Record) -> Indexes {
         let port = u16::from_be(record.key.dport);
-        let services = self.services.get(&(record.key.proto, key(record.key.daddr)));
-        let service = services.and_then(|services| {
-            let within = |service: &&Service| (service.first..=service.last).contains(&port);
-            services.iter().find(within)
-        });
+        let service = self
+            .ports
+            .get(&(record.key.proto, key(record.key.daddr)))
+            .and_then(|ranges| {
+                let after = ranges.partition_point(|(first, ..)| *first <= port);
+                let (_, last, service) = ranges.get(after.checked_sub(1)?)?;
+                (port <= *last).then(|| &self.services[*service])
+            });
         let server = service.and_then(|service| {
             let addr = key(record.new_daddr);
             if record.is_direct() {

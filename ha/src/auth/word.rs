@@ -13,7 +13,7 @@
 //! | epoch                                                         |   56
 //! | generation                                                    |   64
 //! | digest of the owned set                                       |   72
-//! | health                        | reserved, 0                   |   80
+//! | health                        |refusal| reserved, 0           |   80
 //! | code: HMAC-SHA256 over the pair's id, the context, all above  |  112
 //! +---------------------------------------------------------------+
 //! ```
@@ -24,7 +24,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::key::{CODE_LEN, KeyId, Signer};
-use crate::election::Stance;
+use crate::election::{Refused, Stance};
 use crate::units::{Centiseconds, Priority};
 
 const MAGIC: [u8; 4] = *b"1arm";
@@ -118,10 +118,10 @@ impl Health {
     }
 }
 
-/// What a node says of hand-overs and of what its operator wants, as bits of the word's flags.
+/// What a node says of hand-overs and of what its operator wants: bits of the word's flags, and above them the refusal.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
-pub struct Signs(u8);
+pub struct Signs(u16);
 
 impl Signs {
     /// An owner that wants to hand over: its peer is armed for a moment.
@@ -144,6 +144,16 @@ impl Signs {
     #[must_use]
     pub const fn with(self, bits: Self) -> Self {
         Self(self.0 | bits.0)
+    }
+
+    /// An owner that does not do what its peer asks for, and why.
+    pub(crate) const fn refusing(refused: Refused) -> Self {
+        Self((refused as u16) << 8)
+    }
+
+    /// Why its sender does not do what it is asked for.
+    pub(crate) const fn refused(self) -> Option<Refused> {
+        Refused::of_code(self.0.to_be_bytes()[0])
     }
 
     /// What they say of the operator's wish.
@@ -240,9 +250,10 @@ impl Word {
         out.extend_from_slice(&[FORMAT, BODY_LEN, self.kind as u8, self.node]);
         out.extend_from_slice(&key.0.to_be_bytes());
         out.extend_from_slice(&self.newest_key.0.to_be_bytes());
+        let [refusal, signs] = self.signs.0.to_be_bytes();
         out.extend_from_slice(&[
             self.priority.get(),
-            self.signs.0 | if self.hears_twins { HEARS_TWINS } else { 0 },
+            signs | if self.hears_twins { HEARS_TWINS } else { 0 },
         ]);
         out.extend_from_slice(&self.interval.get().to_be_bytes());
         let (echo_incarnation, echo_sequence) = self.stamp.echo.unwrap_or_default();
@@ -258,7 +269,7 @@ impl Word {
             out.extend_from_slice(&number.to_be_bytes());
         }
         out.extend_from_slice(&self.health.0.to_be_bytes());
-        out.extend_from_slice(&[0; 4]);
+        out.extend_from_slice(&[refusal, 0, 0, 0]);
         let mut parts = context.to_vec();
         parts.push(&out[start..]);
         let Some(code) = signer.sign(key, &parts) else {
@@ -313,7 +324,7 @@ impl Word {
             newest_key: KeyId(u16::from_be_bytes([body[10], body[11]])),
             priority: Priority::from_wire(body[12]),
             hears_twins: body[13] & HEARS_TWINS != 0,
-            signs: Signs(body[13] & SIGNS),
+            signs: Signs(u16::from_be_bytes([body[76], body[13] & SIGNS])),
             interval: Centiseconds::new(u16::from_be_bytes([body[14], body[15]])).ok()?,
             stamp,
             epoch: number(48)?,

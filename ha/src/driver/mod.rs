@@ -330,7 +330,7 @@ impl<S: LeaseSink> Driver<S> {
             // The second: at once.
             ToHa::Stop if self.ending.is_some() => self.tell_election(now, Input::StopOrdered),
             ToHa::Stop => self.end(now, Exit::Ordered),
-            ToHa::Hold { lease: _ } => close_aside(std::mem::replace(&mut self.links, descriptors)),
+            ToHa::Links { lease: _ } => close_aside(std::mem::replace(&mut self.links, descriptors)),
         }
     }
 

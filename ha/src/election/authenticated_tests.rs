@@ -942,6 +942,28 @@ fn an_owner_whose_main_process_is_silent_leaves_to_a_peer_that_can_serve_and_to_
 }
 
 #[test]
+fn whoever_asks_for_a_hand_over_in_vain_is_told_why() {
+    let orders = [
+        (3_000, 0, Input::PeerLegsKnown(false)),
+        (3_001, 1, Input::TakeOverOrdered),
+        (5_000, 0, Input::PeerLegsKnown(true)),
+        (5_001, 0, Input::PeerHasFlows(false)),
+        (5_002, 1, Input::TakeOverOrdered),
+    ];
+    let mut pair = ordered(100, true, &orders);
+    pair.run(7_000);
+    let asked: Vec<_> = pair.refused.iter().filter(|(node, _)| *node == 1).collect();
+    assert_eq!(
+        asked,
+        [
+            &(1, Unable::PeerRefuses(Refused::LegsUnknown)),
+            &(1, Unable::PeerRefuses(Refused::LacksFlows)),
+        ]
+    );
+    assert_eq!(pair.owner(), Some(0));
+}
+
+#[test]
 fn a_node_that_has_just_started_is_handed_everything_in_order() {
     let mut pair = ordered(100, true, &[(7_000, 0, HAND_OVER)]);
     pair.faults.push((13_000 * MS, 14_000 * MS, Fault::Kill(1)));

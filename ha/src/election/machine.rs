@@ -12,7 +12,7 @@ use std::collections::VecDeque;
 use super::record::{AlarmMemory, Contention, ElectionCounters, ElectionStatus};
 use super::tape::{Entry, Tape};
 use super::vocabulary::{
-    Alarm, Event, Input, LegFault, Output, PairMessage, Role, Settings, Stance, Transition, Unable,
+    Alarm, Event, Input, LegFault, Output, PairMessage, Refused, Role, Settings, Stance, Transition, Unable,
 };
 use crate::auth::{Freshness, Health, Kind, Signs};
 use crate::units::{Centiseconds, MonoTime, Priority};
@@ -31,6 +31,8 @@ const CLAIMS: u8 = 3;
 const ANSWER_SPACING: u64 = 8;
 /// After a failed send the next attempt is this fraction of an interval away.
 const RETRY_SPACING: u64 = 4;
+/// Longest way of a message that counts as one. Nanoseconds.
+const LATE_NANOS: u64 = 50_000_000;
 /// Adverts at the shorter rate after the interval was changed.
 const CHANGE_ADVERTS: u64 = 10;
 
@@ -165,6 +167,8 @@ pub struct Election {
     relays: bool,
     /// The peer is asked to hand over, until then.
     asking_until: Option<MonoTime>,
+    /// Why it does not, by its own words.
+    refused_by_peer: Option<Refused>,
     counters: ElectionCounters,
     alarms: AlarmMemory,
     outputs: VecDeque<Output>,
@@ -216,6 +220,7 @@ impl Election {
             armed_until: MonoTime::ZERO,
             relays: false,
             asking_until: None,
+            refused_by_peer: None,
             counters: ElectionCounters::default(),
             alarms: AlarmMemory::default(),
             outputs: VecDeque::new(),

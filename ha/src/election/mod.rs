@@ -49,7 +49,8 @@ pub use machine::{
 pub use record::{Contention, ElectionCounters, ElectionStatus};
 pub use tape::{Entry, Replay, Replayed};
 pub use vocabulary::{
-    Alarm, Event, Input, LegFault, Output, PairMessage, Role, Said, Settings, Stance, Transition, Unable,
+    Alarm, Event, Input, LegFault, Output, PairMessage, Refused, Role, Said, Settings, Stance, Transition,
+    Unable,
 };
 
 #[cfg(test)]

@@ -1024,6 +1024,20 @@ fn a_release_that_crosses_the_own_one_is_not_taken_at_its_word() {
 }
 
 #[test]
+fn a_release_of_a_peer_that_took_over_in_between_crosses_none() {
+    for (heard_after, at_once) in [(20, false), (60, true)] {
+        let mut bench = Bench::active(settings());
+        bench.give(Input::HandOverOrdered { force: false });
+        bench.pass(heard_after * MS);
+        bench.advert(PEER, 100);
+        bench.pass(10 * MS);
+        bench.advert(PEER, 0);
+        bench.pass(RELEASE_WAIT_MAX_NANOS);
+        assert_eq!(bench.machine.role() == Role::Active, at_once, "{heard_after} ms");
+    }
+}
+
+#[test]
 fn a_silent_main_process_keeps_the_node_out_until_it_speaks() {
     let mut bench = Bench::active(settings());
     bench.give(Input::MainFellSilent);

@@ -72,6 +72,57 @@ pub enum Unable {
     PeerUnfit(Health),
     /// The peer did not do what it was asked for in time.
     NoAnswer,
+    /// The peer, which was asked to hand over, says why it does not.
+    PeerRefuses(Refused),
+}
+
+/// Why an owner does not hand over to the peer that asks for it, as it says itself. The numbers are on the wire.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[repr(u8)]
+pub enum Refused {
+    /// It does not know the MACs of the asking node's legs.
+    LegsUnknown = 1,
+    /// The asking node does not have its flows.
+    LacksFlows = 2,
+    /// The asking node could not serve.
+    Unfit = 3,
+    /// The asking node could not be armed.
+    NoAnswer = 4,
+    /// Something else, or what this release does not know.
+    Other = 255,
+}
+
+impl Refused {
+    /// What a number on the wire means; `None`: nothing is refused.
+    pub(crate) const fn of_code(code: u8) -> Option<Self> {
+        Some(match code {
+            0 => return None,
+            1 => Self::LegsUnknown,
+            2 => Self::LacksFlows,
+            3 => Self::Unfit,
+            4 => Self::NoAnswer,
+            _ => Self::Other,
+        })
+    }
+
+    /// What an owner that is `unable` says of it.
+    pub(crate) const fn of(unable: Unable) -> Self {
+        match unable {
+            Unable::PeerLegsUnknown => Self::LegsUnknown,
+            Unable::PeerLacksFlows => Self::LacksFlows,
+            Unable::PeerUnfit(_) => Self::Unfit,
+            Unable::NoAnswer => Self::NoAnswer,
+            Unable::NotActive
+            | Unable::NotStandby
+            | Unable::NotAuthenticated
+            | Unable::InMaintenance
+            | Unable::PeerSilent
+            | Unable::PeerNotStandby
+            | Unable::PeerNotActive
+            | Unable::PeerInMaintenance
+            | Unable::PeerRefuses(_) => Self::Other,
+        }
+    }
 }
 
 /// Where a node stands (RFC 9568 §6.4).

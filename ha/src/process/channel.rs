@@ -191,14 +191,14 @@ mod tests {
         let (main, ha) = ends();
         let file = tempfile_like();
         assert!(
-            main.try_send(&ToHa::Hold { lease: true }, &[file.as_fd(), file.as_fd()])
+            main.try_send(&ToHa::Links { lease: true }, &[file.as_fd(), file.as_fd()])
                 .unwrap()
         );
         assert!(main.try_send(&ToHa::Heartbeat, &[]).unwrap());
         let first = receive(&ha).unwrap().unwrap();
         assert_eq!(
             (first.message, first.descriptors.len()),
-            (ToHa::Hold { lease: true }, 2)
+            (ToHa::Links { lease: true }, 2)
         );
         assert_eq!(receive(&ha).unwrap().unwrap().message, ToHa::Heartbeat);
         assert!(receive(&ha).unwrap().is_none());

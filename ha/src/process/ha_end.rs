@@ -71,7 +71,7 @@ impl HaEnd {
             };
             match packet {
                 Some(Packet {
-                    message: ToHa::Hold { lease: true },
+                    message: ToHa::Links { lease: true },
                     descriptors,
                 }) => {
                     let mut descriptors = descriptors.into_iter();

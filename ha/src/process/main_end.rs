@@ -77,7 +77,7 @@ impl MainEnd {
     ) -> Result<(), Error> {
         let descriptors: Vec<_> = lease.into_iter().chain(links.iter().copied()).collect();
         self.channel.send(
-            &ToHa::Hold {
+            &ToHa::Links {
                 lease: lease.is_some(),
             },
             &descriptors,

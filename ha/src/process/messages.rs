@@ -55,7 +55,7 @@ pub enum ToHa {
     Stop,
     /// Descriptors come with this packet: the map of the lease cell first if `lease` is set, then the XDP links, to be
     /// held instead of the ones before.
-    Hold {
+    Links {
         /// Whether the first descriptor is the lease map.
         lease: bool,
     },

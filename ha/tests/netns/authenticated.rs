@@ -107,6 +107,68 @@ fn an_authenticated_pair_moves_ownership_by_stop_cut_and_silence_and_counts_epoc
     }
 }
 
+/// The node has heard the other for longer than any wait, and waits on.
+#[track_caller]
+fn assert_waits_on(waiting: &Node, owner: &Node) {
+    let heard = waiting.state().election_counters.adverts_received;
+    waiting.wait_heard(heard + 15);
+    assert_eq!(waiting.role(), Some(Role::Standby));
+    assert!(owner.cell.holds() && !waiting.cell.holds());
+}
+
+#[test]
+#[ignore = "needs root"]
+fn b31_without_preemption_a_node_that_returns_waits_whatever_it_had_lost() {
+    let whole = Health::DATAPLANE.with(Health::TRACKED);
+    for (is_authenticated, is_equal) in [(false, false), (false, true), (true, false), (true, true)] {
+        let configs = [A, B].map(|address| Config {
+            priority: Priority::configured(if address == A && !is_equal { 200 } else { 100 }).unwrap(),
+            ..if is_authenticated {
+                with_auth(address, 50, false)
+            } else {
+                config(address, 50)
+            }
+        });
+        let lab = lab(false);
+        let a = Node::start(&lab, "a", &configs[0]);
+        a.order(&ToHa::Health(whole));
+        a.wait_lease();
+        let b = Node::start(&lab, "b", &configs[1]);
+        b.order(&ToHa::Health(whole));
+        b.wait_role(Role::Standby);
+        b.wait_heard(20);
+        let give_back = |a: &Node| {
+            b.order(&ToHa::HandOver { force: true });
+            a.wait_lease();
+            b.wait_role(Role::Standby);
+        };
+
+        lab.ip("sw", "link set pa down");
+        b.wait_lease();
+        lab.ip("sw", "link set pa up");
+        a.wait_role(Role::Standby);
+        assert_waits_on(&a, &b);
+        give_back(&a);
+
+        a.order(&ToHa::Health(Health::DATAPLANE));
+        b.wait_lease();
+        a.order(&ToHa::Health(whole));
+        a.wait_role(Role::Standby);
+        assert_waits_on(&a, &b);
+        give_back(&a);
+
+        let (_, a_cell) = a.stop();
+        b.wait_lease();
+        let a = Node::start_with(&lab, "a", &configs[0], &[], a_cell);
+        a.order(&ToHa::Health(whole));
+        a.wait_role(Role::Standby);
+        assert_waits_on(&a, &b);
+        let took_over = b.state().election_counters.became_active;
+        assert_eq!(took_over, 3, "authenticated {is_authenticated}, equal {is_equal}");
+        assert_never_two(&a.cell, &b.cell);
+    }
+}
+
 #[test]
 #[ignore = "needs root"]
 fn a_hand_over_arms_the_peer_and_yields_before_it_lets_go_whoever_is_told() {

@@ -2,21 +2,22 @@
 
 use std::io;
 use std::net::IpAddr;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
 use anyhow::Context as _;
 use onearm_ha::auth::PairKeys;
-use tokio::runtime::Builder;
+use tokio::runtime::{Builder, Runtime};
 use tokio::sync::{mpsc, oneshot, watch};
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
 use crate::config::Loaded;
 use crate::control::{NewEvent, Severity, StreamState, StreamStatus};
 use crate::stream::driver::{self, Ends, Settings};
 use crate::stream::end::End;
-use crate::stream::port::Port;
+use crate::stream::port::{Carried, Port};
 use crate::stream::session::Bounds;
 use crate::stream::view::View;
 use crate::stream::voice::{DEPTH, Voice};
@@ -26,6 +27,8 @@ use super::clock;
 
 /// An interruption shorter than this is a renewal.
 const DOWN_AFTER: Duration = Duration::from_secs(2);
+/// First and longest pause before a stream that crashed is started again; one that ran for the longest begins with the first.
+const PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_mins(1));
 /// At start the peer has this long to appear.
 const AT_START: Duration = Duration::from_secs(5);
 /// An event of one kind is told once in so long.
@@ -127,15 +130,53 @@ impl Streaming {
     }
 }
 
-fn spawn(settings: Settings, stopped: watch::Receiver<bool>) -> io::Result<oneshot::Receiver<()>> {
+fn spawn(mut settings: Settings, stopped: watch::Receiver<bool>) -> io::Result<oneshot::Receiver<()>> {
     let runtime = Builder::new_current_thread().enable_all().build()?;
     let (end, ended) = oneshot::channel();
     thread::Builder::new().name("stream".to_owned()).spawn(move || {
-        runtime.block_on(driver::run(settings, stopped));
+        let (view, port) = (settings.view.clone(), settings.port.clone());
+        let run = async || driver::run(&mut settings, stopped.clone()).await;
+        start_again(&runtime, (&view, &port), stopped.clone(), PAUSES, run);
         // The receiver is gone if nobody waits.
         end.send(()).ok();
     })?;
     Ok(ended)
+}
+
+/// Runs the stream until it ends in order. One that panics is seen, and started again, each time later.
+fn start_again(
+    runtime: &Runtime,
+    (view, port): (&watch::Sender<View>, &Port),
+    mut stopped: watch::Receiver<bool>,
+    (first, longest): (Duration, Duration),
+    mut run: impl AsyncFnMut(),
+) {
+    let mut pause = first;
+    loop {
+        let begun = Instant::now();
+        // What may be half done went with the connections; all else is sent or kept whole.
+        if catch_unwind(AssertUnwindSafe(|| runtime.block_on(run()))).is_ok() {
+            return;
+        }
+        let serial = view.borrow().sessions;
+        port.carry(Carried::Ended { serial });
+        view.send_modify(|view| {
+            view.crashes += 1;
+            (view.session, view.profile, view.last) = (None, None, Some(End::Crashed));
+        });
+        if begun.elapsed() >= longest {
+            pause = first;
+        }
+        tracing::error!(
+            pause_ms = pause.as_millis(),
+            "the stream crashed and is started again"
+        );
+        let stops = runtime.block_on(async { timeout(pause, stopped.changed()).await.is_ok() });
+        if stops {
+            return;
+        }
+        pause = longest.min(2 * pause);
+    }
 }
 
 /// What was told of the stream, so that one that comes and goes floods nobody. Pure.
@@ -146,6 +187,8 @@ pub(crate) struct Notices {
     differs: bool,
     peer: Option<String>,
     sessions: u64,
+    crashes: u64,
+    crash_told_at: Option<Instant>,
     /// No session since then.
     down: Option<Instant>,
     /// That was told, and why.
@@ -167,6 +210,8 @@ impl Notices {
             differs: false,
             peer: None,
             sessions: 0,
+            crashes: 0,
+            crash_told_at: None,
             down: Some(now),
             told_down: None,
             down_told_at: None,
@@ -197,6 +242,19 @@ impl Notices {
             self.down.get_or_insert(now);
         }
         self.compare(view, &mut events);
+        if view.crashes > self.crashes && is_due(self.crash_told_at, now) {
+            (self.crashes, self.crash_told_at) = (view.crashes, Some(now));
+            let text = format!(
+                "the stream to the peer crashed, {} times so far, and is started again",
+                view.crashes
+            );
+            events.push(event(
+                Severity::Error,
+                "stream-crashed",
+                text,
+                End::Crashed.remedy(),
+            ));
+        }
         let mut warnings = Vec::new();
         if self.is_down_for_good(now) {
             let (why, remedy) = why(view.last.as_ref());
@@ -278,7 +336,7 @@ fn why(last: Option<&End>) -> (String, &'static str) {
         || {
             (
                 "the other node has not connected yet".to_owned(),
-                "see whether onearmd runs there",
+                "see whether onearmd runs there, with the other id (node.toml): the node with id 2 connects",
             )
         },
         |end| (end.to_string(), end.remedy()),
@@ -349,8 +407,10 @@ pub(crate) fn status(view: Option<&View>, peer: IpAddr) -> StreamStatus {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::stream::port;
     use crate::stream::session::Agreed;
     use crate::stream::view::Open;
+    use nix::sys::eventfd::{EfdFlags, EventFd};
     use onearm_ha::auth::KeyId;
     use onearm_types::NodeId;
 
@@ -428,6 +488,36 @@ mod tests {
     }
 
     #[test]
+    fn a_stream_that_panics_is_told_of_and_started_again_until_it_is_stopped() {
+        for stops in [false, true] {
+            let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+            let (view, seen) = watch::channel(open(1, "lb2", None));
+            let (stop, stopped) = watch::channel(false);
+            let mut runs = 0;
+            let wake = Arc::new(EventFd::from_flags(EfdFlags::EFD_NONBLOCK).unwrap());
+            let (port, wharf) = port::port(wake);
+            let pauses = (Duration::from_millis(1), Duration::from_mins(1));
+            start_again(&runtime, (&view, &port), stopped, pauses, async || {
+                runs += 1;
+                let task = tokio::spawn(std::future::pending::<()>());
+                tokio::task::yield_now().await;
+                assert!(!task.is_finished());
+                if runs == 2 && stops {
+                    stop.send_replace(true);
+                }
+                assert!(runs > 3, "it panics");
+            });
+            assert_eq!(runs, if stops { 2 } else { 4 });
+            let view = seen.borrow();
+            assert_eq!(view.crashes, if stops { 2 } else { 3 });
+            assert!(view.session.is_none() && view.last == Some(End::Crashed));
+            assert!(matches!(wharf.take(), Some(Carried::Ended { serial: 1 })));
+            let (_, events) = Notices::new(Instant::now(), "aa".to_owned()).look(Instant::now(), &view);
+            assert_eq!(events[0].kind, "stream-crashed");
+        }
+    }
+
+    #[test]
     fn another_configuration_is_told_once_until_they_are_the_same() {
         let now = Instant::now();
         let mut notices = Notices::new(now, "aa".to_owned());
@@ -448,7 +538,7 @@ mod tests {
         assert_eq!(status(None, peer).state, StreamState::Off);
         let waiting = status(Some(&down(0, None)), peer);
         assert!(
-            waiting.reason.contains("has not connected yet"),
+            waiting.reason.contains("has not connected yet") && waiting.reason.contains("the other id"),
             "{}",
             waiting.reason
         );

@@ -57,6 +57,7 @@ impl Backoff {
             | End::TooMuch
             | End::Forged
             | End::Malformed
+            | End::Crashed
             | End::KeyRemoved
             | End::Replaced
             | End::Moved

@@ -75,7 +75,9 @@ pub(crate) struct Settings {
 }
 
 /// Runs the stream until the sender of `stopped` says so or is gone.
-pub(crate) async fn run(settings: Settings, mut stopped: watch::Receiver<bool>) {
+pub(crate) async fn run(settings: &mut Settings, mut stopped: watch::Receiver<bool>) {
+    // Numbers go on where a run that crashed has left off.
+    let serial = settings.view.borrow().sessions;
     let mut driver = Driver {
         backoff: Backoff::new(settings.seed),
         at: None,
@@ -87,7 +89,7 @@ pub(crate) async fn run(settings: Settings, mut stopped: watch::Receiver<bool>) 
         unproved: VecDeque::new(),
         accepted: (Instant::now(), 0),
         live: None,
-        serial: 0,
+        serial,
         tasks: JoinSet::new(),
         settings,
     };
@@ -122,8 +124,8 @@ struct Live {
 }
 
 #[derive(Debug)]
-struct Driver {
-    settings: Settings,
+struct Driver<'a> {
+    settings: &'a mut Settings,
     at: Option<Ends>,
     listener: Option<TcpListener>,
     listen_at: Instant,
@@ -140,7 +142,7 @@ struct Driver {
     tasks: JoinSet<Done>,
 }
 
-impl Driver {
+impl Driver<'_> {
     fn own(&self) -> Own {
         Own {
             introduction: self.settings.introduction.clone(),

@@ -53,6 +53,8 @@ pub(crate) enum End {
     Moved,
     /// This node stops.
     Stopping,
+    /// The thread of the stream panicked.
+    Crashed,
     /// The peer left in order.
     Left(Farewell),
 }
@@ -86,6 +88,7 @@ impl End {
             Self::Replaced => "replaced",
             Self::Moved => "moved",
             Self::Stopping => "stopping",
+            Self::Crashed => "crashed",
             Self::Left(Farewell::Stopping) => "peer_stopped",
             Self::Left(Farewell::KeyRemoved) => "peer_removed_key",
             Self::Left(Farewell::Replaced) => "peer_replaced",
@@ -114,6 +117,7 @@ impl End {
                 "write the same ha.vrid into pair.toml of both nodes, or another key file for another pair"
             }
             Self::NotRead => "see whether onearmd hangs on the other node",
+            Self::Crashed => "report it with what the log says just before",
             Self::Reset | Self::Forged => "if it happens again, find who is on the way between the nodes",
             Self::Crowded
             | Self::TooMuch
@@ -164,6 +168,7 @@ impl std::fmt::Display for End {
             Self::Replaced => "a newer session took its place",
             Self::Moved => "this node's address or the peer's changed",
             Self::Stopping => "this node stops",
+            Self::Crashed => "its thread crashed and is started again",
             Self::Left(Farewell::Stopping) => "the peer stops",
             Self::Left(Farewell::KeyRemoved) => "the peer removed the key of the session",
             Self::Left(Farewell::Replaced) => "the peer has a newer session",

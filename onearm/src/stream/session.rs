@@ -532,6 +532,7 @@ impl Session {
             | End::TooMuch
             | End::Forged
             | End::Malformed
+            | End::Crashed
             | End::Left(_) => None,
         };
         if let State::Open { ciphers, .. } = &mut self.state

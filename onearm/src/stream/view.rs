@@ -17,6 +17,8 @@ pub(crate) struct View {
     pub(crate) profile: Option<Profile>,
     /// Why the last session ended, or the last attempt failed; none before the first one.
     pub(crate) last: Option<End>,
+    /// Times the stream was started anew after a fault of its own.
+    pub(crate) crashes: u64,
     /// Sessions that have been open.
     pub(crate) sessions: u64,
     /// How sessions ended, by cause.

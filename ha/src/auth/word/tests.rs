@@ -13,7 +13,7 @@ fn signer(secret: u8) -> Signer {
 
 prop_compose! {
     fn words()(
-        kind in 0_u8..6, node in 1_u8..3, priority: u8, hears_twins: bool, signs: u8, interval in 1_u16..4096, newest: u16,
+        kind in 0_u8..6, node in 1_u8..3, priority: u8, hears_twins: bool, signs: u8, refusal: u8, interval in 1_u16..4096, newest: u16,
         numbers in prop::array::uniform5(any::<u64>()), incarnation in 1_u64.., sequence in 1_u64..,
         echo in prop::option::of((1_u64.., any::<u64>())), health: u32,
     ) -> Word {
@@ -23,7 +23,7 @@ prop_compose! {
             newest_key: KeyId(newest),
             priority: Priority::from_wire(priority),
             hears_twins,
-            signs: Signs(signs & SIGNS),
+            signs: Signs(u16::from_be_bytes([refusal, signs & SIGNS])),
             interval: Centiseconds::new(interval).unwrap(),
             stamp: Stamp { incarnation, sequence, echo },
             epoch: numbers[0],

@@ -1,14 +1,11 @@
 //! The Active's half: adverts, lease, stepping down.
 
 use super::{
-    ANSWER_SPACING, Alarm, CHANGE_ADVERTS, Centiseconds, Election, Event, IntervalChange, Kind, MonoTime,
-    Output, PairMessage, Priority, State, Tenure,
+    ANSWER_SPACING, Alarm, CHANGE_ADVERTS, Centiseconds, Election, Event, IntervalChange, Kind, LATE_NANOS,
+    MonoTime, Output, PairMessage, Priority, State, Tenure,
 };
 use crate::election::record::{CONTENTION_PAUSE_NANOS, Contention};
 use crate::lease;
-
-/// Longest way of a datagram that counts as one. Nanoseconds.
-const LATE_NANOS: u64 = 50_000_000;
 
 impl Election {
     pub(super) fn hear_as_active(&mut self, now: MonoTime, heard: &PairMessage, tenure: Tenure) {

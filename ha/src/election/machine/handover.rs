@@ -17,7 +17,7 @@
 
 use super::{Election, Event, Freshness, Health, Kind, MonoTime, Output, PairMessage, State, Tenure};
 use crate::auth::Signs;
-use crate::election::vocabulary::{Stance, Unable};
+use crate::election::vocabulary::{Refused, Stance, Unable};
 
 /// How long one message arms. Nanoseconds.
 pub const GRANT_NANOS: u64 = 200_000_000;
@@ -71,6 +71,11 @@ enum Flush {
 }
 
 impl Handing {
+    /// Whether this node owns on if the peer withdraws: also when nobody but the peer wanted the hand-over.
+    fn may_stay(self) -> bool {
+        !self.must || self.why == Event::BetterAdvert
+    }
+
     pub(super) fn deadline(self) -> MonoTime {
         self.repeat_at.min(match self.step {
             Step::Arming => self.since.plus(PATIENCE_NANOS),
@@ -103,7 +108,8 @@ impl Election {
     /// As the Active: hand over; if the node `must` let go, it does so in the end however the peer is.
     pub(super) fn hand_over(&mut self, now: MonoTime, why: Event, must: bool) {
         if let Some(handing) = &mut self.handing {
-            if must || handing.why == Event::MainSilent {
+            let adds_nothing = handing.must && why == Event::BetterAdvert;
+            if (must || handing.why == Event::MainSilent) && !adds_nothing {
                 handing.why = why;
                 handing.must |= must;
             }
@@ -214,7 +220,7 @@ impl Election {
                 return false;
             }
             Step::Yielding { done_at, .. } if now >= done_at => {
-                if let Some(unable) = self.unable(now).filter(|_| !handing.must) {
+                if let Some(unable) = self.unable(now).filter(|_| handing.may_stay()) {
                     self.break_off();
                     self.refuse_hand_over(unable);
                     return false;
@@ -270,7 +276,7 @@ impl Election {
                 Step::Yielding { armed_until, .. } => until >= armed_until,
             };
             match unable {
-                Some(unable) if withdraws && !handing.must => {
+                Some(unable) if withdraws && handing.may_stay() => {
                     self.break_off();
                     self.refuse_hand_over(unable);
                 }
@@ -304,6 +310,12 @@ impl Election {
         let Some(said) = heard.said.filter(|said| said.freshness == Freshness::Proved) else {
             return;
         };
+        // It had heard that it is asked.
+        if let Some(until) = self.asking_until
+            && now.minus(said.unheard_nanos) >= until.minus(ASK_NANOS)
+        {
+            self.refused_by_peer = said.signs.refused().or(self.refused_by_peer);
+        }
         if heard.kind != Kind::Owner || !said.signs.has(Signs::ARMS) || said.epoch != self.term_known {
             return;
         }
@@ -362,6 +374,7 @@ impl Election {
             return;
         }
         self.asking_until = Some(now.plus(ASK_NANOS));
+        self.refused_by_peer = None;
         self.outputs.push_back(Output::Speak);
     }
 
@@ -369,7 +382,8 @@ impl Election {
     pub(super) fn judge_asking(&mut self, now: MonoTime) {
         if self.asking_until.is_some_and(|until| now >= until) {
             self.asking_until = None;
-            self.refuse_hand_over(Unable::NoAnswer);
+            let refused = self.refused_by_peer.map(Unable::PeerRefuses);
+            self.refuse_hand_over(refused.unwrap_or(Unable::NoAnswer));
         }
     }
 
@@ -393,6 +407,10 @@ impl Election {
         };
         match self.state {
             State::Active(_) if self.handing.is_some() => stance.with(Signs::ARMS),
+            State::Active(_) => match self.refused_peer {
+                Some(unable) => stance.with(Signs::refusing(Refused::of(unable))),
+                None => stance,
+            },
             State::Standby { .. } => {
                 let armed = if now < self.armed_until {
                     Signs::ARMED
@@ -406,7 +424,7 @@ impl Election {
                 };
                 stance.with(armed).with(asks)
             }
-            State::Initialize | State::Active(_) => stance,
+            State::Initialize => stance,
         }
     }
 

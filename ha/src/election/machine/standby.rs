@@ -1,7 +1,7 @@
 //! The Standby's half: waiting, asking, preempting.
 
 use super::{
-    Alarm, CLAIMS, Election, Event, Freshness, Kind, MonoTime, PairMessage, Phase, Priority,
+    Alarm, CLAIMS, Election, Event, Freshness, Kind, LATE_NANOS, MonoTime, PairMessage, Phase, Priority,
     RELEASE_WAIT_MAX_NANOS, START_LISTEN_NANOS, START_LISTEN_SECOND_NANOS, State,
 };
 
@@ -45,7 +45,14 @@ impl Election {
             Kind::Owner => {
                 self.unproved_since = None;
                 // The peer took over after this node had released: its next release crosses none.
-                if heard.said.is_some_and(|said| said.epoch > self.epoch) {
+                let took_over = match heard.said {
+                    Some(said) => said.epoch > self.epoch,
+                    // It was on its way for no longer than that.
+                    None => self
+                        .released_at
+                        .is_some_and(|at| heard.at.since(at) >= LATE_NANOS),
+                };
+                if took_over {
                     self.released_at = None;
                 }
             }

@@ -47,6 +47,35 @@ fn a_peer_that_withdraws_is_handed_nothing_and_the_owner_makes_flows_again_at_on
 }
 
 #[test]
+fn a_peer_that_withdraws_what_it_asked_for_itself_is_handed_nothing_unless_more_than_that_moves_the_owner() {
+    for (order, stays) in [
+        (None, true),
+        (Some(ORDER), true),
+        (Some(FORCE), false),
+        (Some(Input::StopOrdered), false),
+    ] {
+        let mut bench = fit_active();
+        let preempts = |bench: &Bench| {
+            Input::Received(PairMessage {
+                priority: Priority::from_wire(200),
+                ..sign(bench, Kind::Preempt, Freshness::Proved, Signs::default())
+            })
+        };
+        bench.give(preempts(&bench));
+        bench.now = bench.now.plus(3 * MS);
+        bench.give(Input::Received(said(&bench, 2, Signs::ARMED)));
+        if let Some(order) = order {
+            bench.give(order);
+        }
+        bench.give(preempts(&bench));
+        bench.now = bench.now.plus(5 * MS);
+        bench.give(Input::Received(said(&bench, 1, Signs::MAINTENANCE)));
+        bench.pass(SECOND / 4);
+        assert_eq!(bench.machine.role() == Role::Active, stays, "{order:?}");
+    }
+}
+
+#[test]
 fn what_the_peer_said_before_it_was_armed_and_comes_late_breaks_nothing_off() {
     let mut bench = yielding(ORDER);
     bench.give(Input::Received(said(&bench, 3, Signs::default())));

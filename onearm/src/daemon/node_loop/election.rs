@@ -246,7 +246,7 @@ impl Running {
         self.authentication(state);
         self.look_back(state);
         if role != NodeState::Active {
-            self.count_before_term().await;
+            self.count_before_term();
         }
         let ownership = &mut self.node.ownership;
         let before = *ownership;

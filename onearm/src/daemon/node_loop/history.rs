@@ -10,7 +10,7 @@ use onearm_ha::election::{Contention, Role, Transition};
 use onearm_ha::process::HaState;
 use onearm_ha::units::MonoTime;
 use tokio::task::spawn_blocking;
-use tokio::time::{MissedTickBehavior, interval};
+use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use super::Running;
 use crate::control::{NewEvent, Severity, Timeline};
@@ -22,6 +22,8 @@ use crate::daemon::plan;
 
 /// How often the programs' counters are looked at for the first packet: so exact is its time.
 const LOOK: Duration = Duration::from_millis(10);
+/// How often they are looked at while this node does not own.
+const LOOK_BEFORE: Duration = Duration::from_secs(2);
 /// A take-over is told after so long, whatever has not happened by then.
 const PATIENCE_NANOS: u64 = 5_000_000_000;
 /// Another owner that was not heard for so long is one no more.
@@ -31,13 +33,34 @@ const QUIET_NANOS: u64 = 1_000_000_000;
 #[derive(Debug, Default)]
 pub(super) struct History {
     takeover: Option<Takeover>,
-    /// Packets forwarded as owner before the term.
-    forwarded: u64,
+    before: Before,
     contention: Option<Contention>,
     /// Its end was told.
     settled: bool,
     /// Paths on which something is lost.
     filtered: Vec<String>,
+}
+
+/// What was forwarded before the term that comes next.
+#[derive(Debug, Default)]
+struct Before {
+    /// Packets, when they were counted last.
+    forwarded: Arc<AtomicU64>,
+    /// `None`: after the end of a term they are to be counted at once.
+    looked_at: Option<Instant>,
+}
+
+impl Before {
+    /// Whether to look at the programs' counters now; a helper forwards for a moment, just before it owns.
+    fn is_due(&mut self, now: Instant) -> bool {
+        let due = self
+            .looked_at
+            .is_none_or(|at| now.duration_since(at) >= LOOK_BEFORE);
+        if due {
+            self.looked_at = Some(now);
+        }
+        due
+    }
 }
 
 #[derive(Debug)]
@@ -55,7 +78,7 @@ impl Running {
             let first_packet = Arc::new(AtomicU64::new(0));
             let looking = look(
                 Arc::clone(&self.node.dataplane),
-                self.history.forwarded,
+                self.history.before.forwarded.load(Ordering::Relaxed),
                 Arc::clone(&first_packet),
             );
             tokio::spawn(looking);
@@ -66,6 +89,7 @@ impl Running {
             });
             return;
         }
+        self.history.before.looked_at = None;
         // A term that ended sooner is told with what is known.
         if let Some(takeover) = self.history.takeover.take() {
             self.tell_takeover(&takeover, None);
@@ -73,11 +97,20 @@ impl Running {
     }
 
     /// Notes what was forwarded without owning: as the helper of the owner.
-    pub(super) async fn count_before_term(&mut self) {
-        match self.node.ask(|d| d.forwarded()).await {
-            Ok(forwarded) => self.history.forwarded = forwarded,
-            Err(error) => tracing::debug!(%error, "counters not read"),
+    pub(super) fn count_before_term(&mut self) {
+        if !self.history.before.is_due(Instant::now()) {
+            return;
         }
+        let dataplane = Arc::clone(&self.node.dataplane);
+        let forwarded = Arc::clone(&self.history.before.forwarded);
+        // Beside the loop: whoever changes tables may hold the programs for long.
+        tokio::spawn(async move {
+            match spawn_blocking(move || lock(&dataplane).forwarded()).await {
+                Ok(Ok(count)) => forwarded.store(count, Ordering::Relaxed),
+                Ok(Err(error)) => tracing::debug!(%error, "counters not read"),
+                Err(error) => tracing::debug!(%error, "counters not read"),
+            }
+        });
     }
 
     /// Takes what the HA process tells of times and of other owners.
@@ -273,11 +306,29 @@ fn words(timeline: &Timeline) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{timeline, words};
+    use super::{Before, LOOK_BEFORE, timeline, words};
     use onearm_ha::auth::Kind;
     use onearm_ha::driver::TermTimes;
     use onearm_ha::election::{Event, Role, Transition};
     use onearm_ha::units::MonoTime;
+    use std::time::Duration;
+    use tokio::time::Instant;
+
+    #[test]
+    fn what_was_forwarded_before_is_counted_now_and_then_and_at_once_after_a_term() {
+        let mut before = Before::default();
+        let now = Instant::now();
+        let due: Vec<_> = (0..21)
+            .map(|n| before.is_due(now + n * Duration::from_millis(200)))
+            .collect();
+        assert_eq!(
+            due.iter().filter(|due| **due).count(),
+            3,
+            "{LOOK_BEFORE:?}: {due:?}"
+        );
+        before.looked_at = None;
+        assert!(before.is_due(now + Duration::from_secs(4)));
+    }
 
     #[test]
     fn a_take_over_is_told_in_milliseconds_since_its_cause_was_known() {

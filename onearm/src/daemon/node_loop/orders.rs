@@ -4,7 +4,7 @@ use std::io;
 use std::time::Duration;
 
 use onearm_ha::auth::Health;
-use onearm_ha::election::{Stance, Transition, Unable};
+use onearm_ha::election::{Refused, Stance, Transition, Unable};
 use onearm_ha::process::ToHa;
 use tokio::sync::oneshot;
 use tokio::task::spawn_blocking;
@@ -469,6 +469,17 @@ fn why(unable: Unable, own: &str, peer: &str) -> (String, String) {
             format!("{peer} could not serve: {}", lacks(health)),
             format!("onearm status there says more{FORCE}"),
         ),
+        // The same, seen from there.
+        Unable::PeerRefuses(Refused::LegsUnknown) => why(Unable::PeerLegsUnknown, peer, own),
+        Unable::PeerRefuses(Refused::LacksFlows) => why(Unable::PeerLacksFlows, peer, own),
+        Unable::PeerRefuses(Refused::Unfit) => (
+            format!("{peer} sees that {own} could not serve"),
+            format!("onearm status says why{FORCE}"),
+        ),
+        Unable::PeerRefuses(Refused::NoAnswer | Refused::Other) => (
+            format!("{peer} does not hand over"),
+            format!("onearm events there says why{FORCE}"),
+        ),
         Unable::NoAnswer => (
             format!("{peer} did not do its part in time"),
             format!("try again; onearm events there may say more{FORCE}"),
@@ -500,7 +511,7 @@ mod tests {
     use crate::control::NodeState;
     use crate::control::NodeState::{Active, Initialize, Standby};
     use onearm_ha::auth::Health;
-    use onearm_ha::election::Unable;
+    use onearm_ha::election::{Refused, Unable};
     use tokio::sync::oneshot;
     use tokio::time::Instant;
 
@@ -520,6 +531,10 @@ mod tests {
             Unable::PeerInMaintenance,
             Unable::PeerUnfit(unfit),
             Unable::NoAnswer,
+            Unable::PeerRefuses(Refused::LegsUnknown),
+            Unable::PeerRefuses(Refused::LacksFlows),
+            Unable::PeerRefuses(Refused::Unfit),
+            Unable::PeerRefuses(Refused::Other),
         ] {
             let (cause, remedy) = why(unable, "lb1", "lb2");
             assert!(!cause.is_empty() && !remedy.is_empty(), "{unable:?}");

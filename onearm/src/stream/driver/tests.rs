@@ -81,7 +81,7 @@ impl Side {
         let (stop, stopped) = watch::channel(false);
         let wake = Arc::new(EventFd::from_flags(EfdFlags::EFD_NONBLOCK).unwrap());
         let (port, wharf) = port::port(Arc::clone(&wake));
-        let settings = Settings {
+        let mut settings = Settings {
             introduction,
             bounds,
             ends: ends_rx,
@@ -93,7 +93,7 @@ impl Side {
             view: view_tx,
             seed: 7,
         };
-        let task = tokio::spawn(run(settings, stopped));
+        let task = tokio::spawn(async move { run(&mut settings, stopped).await });
         Self {
             keys,
             ends,

@@ -21,7 +21,7 @@ use onearm_dataplane_common::tell;
 use super::memory::Memory;
 use super::{FlowTable, Seen, tick};
 use crate::next_hops::last_hop;
-use crate::sync::{Coarse, Place, Put, Record, Refused, Table};
+use crate::sync::{Coarse, Directory, Place, Put, Record, Refused, Table};
 use crate::tables::narrow;
 
 /// Most clients that wait to be resolved.
@@ -128,7 +128,7 @@ impl FlowTable {
         }
         let by = reply.map_or(hop::ROUTE, |reply| reply.hop);
         if by == hop::ROUTE && reply.is_some() {
-            self.want(forward.saddr);
+            self.want(&self.directory(), forward.saddr);
         }
         let index = by & !hop::LAST;
         if by != hop::ROUTE && by & hop::LAST != 0 && (index as usize) < self.last_hops.len() {
@@ -162,7 +162,7 @@ impl FlowTable {
         if !record.is_direct() {
             reply.hop = directory.client_hop(record.key.saddr);
             if reply.hop == hop::ROUTE {
-                self.want(record.key.saddr);
+                self.want(&directory, record.key.saddr);
             }
         }
         for entry in [&mut forward, &mut reply] {
@@ -183,8 +183,8 @@ impl FlowTable {
 
     /// A flow is there whose client's way is looked up for each packet. If the client is on a leg, it should be resolved before
     /// the first one.
-    fn want(&self, client: Addr) {
-        let Some(leg) = self.directory().leg_with(client) else {
+    fn want(&self, directory: &Directory, client: Addr) {
+        let Some(leg) = directory.leg_with(client) else {
             return;
         };
         let mut wanted = self.wanted.lock().unwrap_or_else(PoisonError::into_inner);
@@ -370,7 +370,9 @@ impl FlowTable {
 
     fn adopt_in<A: Address>(&self, seen: &Seen) {
         let was = seen.forward;
-        let indexes = self.directory().indexes(&self.record(&was, None));
+        // First: the directory is not read twice at a time, which whoever waits to write it would stop.
+        let record = self.record(&was, None);
+        let indexes = self.directory().indexes(&record);
         if (indexes.stats, indexes.server) == (was.stats, was.server) {
             return;
         }

@@ -325,3 +325,29 @@ fn b44_a_process_killed_while_it_puts_and_ends_leaves_a_table_that_recovers() {
         assert!(put(&table, &random(round)).is_ok());
     }
 }
+
+#[test]
+fn flows_are_put_and_read_while_what_is_in_force_changes_all_the_time() {
+    let table = table();
+    put(&table, &record(false, 1, 83)).unwrap();
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                while !done.load(Ordering::Relaxed) {
+                    table.know(crate::sync::Directory::default());
+                }
+            });
+        }
+        let mut expiry = Expiry::new(Arc::clone(&table));
+        for n in 0..5_000 {
+            let told = random(n);
+            if let Ok(done) = put(&table, &told) {
+                table.read(done.place);
+            }
+            expiry.expire(at(NOW), 16, |_| ());
+        }
+        done.store(true, Ordering::Relaxed);
+    });
+    assert!(table.count().total() > 0);
+}

@@ -17,7 +17,7 @@ use crate::{
         stalls::{self, StallMonitor},
         udp::UdpProber,
     },
-    node::{Kind, Pair, Role},
+    node::{Kind, Node, Pair, Role},
     topology::{NODES, OneArm},
 };
 
@@ -192,6 +192,20 @@ fn hand_back(pair: &mut Pair, first: usize) -> Result<()> {
     Ok(())
 }
 
+/// What both nodes say happened last.
+fn told(pair: &Pair) -> String {
+    let of = |node: &dyn Node| {
+        let onearm = node.as_onearm()?;
+        let printed = onearm.cli(&["events"]).ok()?.stdout;
+        let text = String::from_utf8_lossy(&printed).into_owned();
+        let lines: Vec<&str> = text.lines().collect();
+        let last = lines.get(lines.len().saturating_sub(8)..)?.join(" | ");
+        Some(format!("{}: {last}", node.short()))
+    };
+    let words: Vec<String> = pair.nodes.iter().filter_map(|node| of(node.as_ref())).collect();
+    words.join("; ")
+}
+
 /// What goes on around a span.
 struct Scene<'a> {
     run: &'a mut Run,
@@ -226,10 +240,12 @@ impl Scene<'_> {
         clock::observe(Product::aftermath(pair.spec()));
         self.many.wait_answered(SILENT);
         if let Some(owner) = owner {
+            let is_moved = active(pair)? == owner;
             ensure!(
-                active(pair)? == owner,
-                "{event:?} did not move ownership to {}",
-                NODES[owner]
+                is_moved,
+                "{event:?} did not move ownership to {}: {}",
+                NODES[owner],
+                told(pair)
             );
         }
         let to = clock::now();

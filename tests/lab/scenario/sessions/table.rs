@@ -132,6 +132,12 @@ pub(super) fn judge(report: &mut Report, stage: &Stage, interval: Duration) {
         );
     }
     if stage.event.is_planned(stage.blow) {
+        let stalled: usize = stage.seen.iter().map(|(_, seen)| seen.stalls.len()).sum();
+        report.check(
+            format!("{name}: no connection stalls"),
+            stalled == 0 || machine > EXCUSE,
+            line(stage),
+        );
         report.check(
             format!("{name}: no datagram is lost"),
             stage.lost.0 == 0,

@@ -510,6 +510,8 @@ impl FlowTable {
 }
 
 #[cfg(test)]
+mod costs;
+#[cfg(test)]
 mod simulated;
 #[cfg(test)]
 mod tests;

@@ -413,7 +413,7 @@ fn places_of_both_families_are_walked_in_slices() {
 }
 
 /// One of millions, whose source stays.
-fn many(n: u32, v6: bool) -> Record {
+pub(super) fn many(n: u32, v6: bool) -> Record {
     let mut record = record(v6, 0, 80);
     record.key.saddr.0[3] = (0x0b00_0000 | n >> 2).to_be();
     record.key.sport = (30_000 + u16::try_from(n & 3).unwrap()).to_be();

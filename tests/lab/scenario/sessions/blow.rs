@@ -123,9 +123,9 @@ fn wait_whole(pair: &mut Pair) -> Result<()> {
     Ok(())
 }
 
-fn active(pair: &mut Pair) -> Result<usize> {
+fn active(pair: &mut Pair) -> usize {
     // One that was killed has no role.
-    Ok(usize::from(matches!(pair.nodes[1].role(), Ok(Role::Active))))
+    usize::from(matches!(pair.nodes[1].role(), Ok(Role::Active)))
 }
 
 /// The blow, its end, the failback and the blow again, to one set of connections.
@@ -146,7 +146,7 @@ pub(super) fn deal(
         many: &many,
         spans: Vec::new(),
     };
-    let first = active(pair)?;
+    let first = active(pair);
     scene.span(pair, Event::Blow, Some(1 - first), |pair| {
         blow.begin(lab, pair, first)
     })?;
@@ -154,7 +154,7 @@ pub(super) fn deal(
         scene.span(pair, Event::Mended, None, |pair| blow.undo(lab, pair, first))?;
     }
     // A product that prefers a node has handed back already.
-    if active(pair)? != first {
+    if active(pair) != first {
         scene.span(pair, Event::Failback, Some(first), |pair| hand_back(pair, first))?;
     }
     scene.span(pair, Event::Again, Some(1 - first), |pair| {
@@ -226,7 +226,7 @@ impl Scene<'_> {
         work: impl FnOnce(&mut Pair) -> Result<()>,
     ) -> Result<()> {
         if event != Event::Mended && !self.run.wanted.unsynced {
-            let active = active(pair)?;
+            let active = active(pair);
             // Later some connections may be over.
             let flows = if event == Event::Blow { self.many.count } else { 0 };
             pair.nodes[1 - active]
@@ -241,7 +241,7 @@ impl Scene<'_> {
         clock::observe(Product::aftermath(pair.spec()));
         self.many.wait_answered(SILENT);
         if let Some(owner) = owner {
-            let is_moved = active(pair)? == owner;
+            let is_moved = active(pair) == owner;
             ensure!(
                 is_moved,
                 "{event:?} did not move ownership to {}: {}",

@@ -1,7 +1,7 @@
 //! Going through the whole table, a slice at a time, again and again.
 
 /// How often a slice is due, ns.
-const SLICE: u64 = 50_000_000;
+const SLICE: u64 = 100_000_000;
 
 /// How far a walk has come.
 #[derive(Debug)]

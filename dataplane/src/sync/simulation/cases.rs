@@ -222,7 +222,9 @@ fn lost_events_are_found_by_the_audit_that_begins_at_once() {
     }
     pair.tick();
     assert_ne!(pair.verdict(0), Verdict::Equal);
-    assert!(pair.settle(1_000) < 200);
+    // A pass takes 5 s; the Standby hears a verdict every 100 ms.
+    let took = pair.settle(1_000);
+    assert!(took < 300, "{took} ms");
     let counters = pair.counters(0);
     assert_eq!((counters.events_lost, counters.ends_missed), (30, 10));
 }

@@ -64,6 +64,9 @@ pub(super) struct Syncing<'a> {
     flushes: Vec<(u64, Position)>,
     has_flows: Option<bool>,
     shown_at: u64,
+    /// Records the ring had no room for, and when that was read.
+    lost: u64,
+    lost_at: u64,
     notices: Notices,
 }
 
@@ -93,6 +96,8 @@ impl<'a> Syncing<'a> {
             flushes: Vec::new(),
             has_flows: None,
             shown_at: 0,
+            lost: 0,
+            lost_at: 0,
             notices: Notices::new(now),
         })
     }
@@ -171,8 +176,11 @@ impl<'a> Syncing<'a> {
     pub(super) fn turn(&mut self, now: u64) -> Result<bool, onearm_dataplane::Error> {
         let (sync, ring) = (&mut self.sync, &mut self.parts.ring);
         let taken = ring.drain(MOST_TELLS, |tell| sync.told(now, tell));
+        if taken > 0 || now >= self.lost_at + SHOWN_NS {
+            (self.lost, self.lost_at) = (ring.lost()?, now);
+        }
         if taken < MOST_TELLS {
-            sync.drained(now, ring.lost()?);
+            sync.drained(now, self.lost);
         }
         self.orders(now);
         let more = self.sync.work(now, BUDGET);

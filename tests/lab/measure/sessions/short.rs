@@ -7,7 +7,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result};
-use socket2::{Domain, Socket, Type};
+use socket2::{Domain, SockRef, Socket, Type};
 
 use super::{
     super::{Recorder, Stop},
@@ -35,6 +35,9 @@ pub struct Briefly {
     pub done: usize,
     /// When connections were refused.
     pub refused: Vec<Nanos>,
+    /// Those that could not be begun because the kernel had not done with an earlier one from the same port, whose end was
+    /// lost.
+    pub taken: usize,
     /// When connections were begun that took a second SYN.
     pub hesitant: Vec<Nanos>,
     /// When connections were begun that broke for another reason, and why.
@@ -87,6 +90,7 @@ impl Short {
         for recorder in self.recorders {
             let one = recorder.finish()?;
             all.done += one.done;
+            all.taken += one.taken;
             all.refused.extend(one.refused);
             all.hesitant.extend(one.hesitant);
             all.broken.extend(one.broken);
@@ -107,10 +111,10 @@ fn once(from: SocketAddr, to: SocketAddr, number: u64, briefly: &mut Briefly) ->
         .bind(&from.into())
         .with_context(|| format!("{from} is taken"))?;
     if let Err(error) = socket.connect_timeout(&to.into(), PATIENCE) {
-        if error.kind() == ErrorKind::ConnectionRefused {
-            briefly.refused.push(begun);
-        } else {
-            briefly.broken.push((begun, format!("connect: {error}")));
+        match error.kind() {
+            ErrorKind::ConnectionRefused => briefly.refused.push(begun),
+            ErrorKind::AddrNotAvailable => briefly.taken += 1,
+            _ => briefly.broken.push((begun, format!("connect: {error}"))),
         }
         return Ok(());
     }
@@ -130,10 +134,15 @@ fn once(from: SocketAddr, to: SocketAddr, number: u64, briefly: &mut Briefly) ->
     if !closes {
         socket.set_linger(Some(Duration::ZERO))?;
     }
-    match exchange(&mut socket.into(), word, closes) {
+    let mut stream = socket.into();
+    match exchange(&mut stream, word, closes) {
         Ok(None) => briefly.done += 1,
         Ok(Some(said)) => briefly.foreign.push(said),
-        Err(error) => briefly.broken.push((begun, error.to_string())),
+        Err(error) => {
+            briefly.broken.push((begun, error.to_string()));
+            // Else its port is taken for as long as the kernel tries to end it.
+            SockRef::from(&stream).set_linger(Some(Duration::ZERO))?;
+        }
     }
     Ok(())
 }

@@ -56,7 +56,7 @@ impl Blow {
         }
     }
 
-    fn begin(self, lab: &OneArm, pair: &mut Pair, index: usize) -> Result<()> {
+    pub(super) fn begin(self, lab: &OneArm, pair: &mut Pair, index: usize) -> Result<()> {
         let node = pair.nodes[index].as_mut();
         match self {
             Self::Kill => node.sigkill_all(),
@@ -72,7 +72,7 @@ impl Blow {
     }
 
     /// Undoes it; the node is Standby or Active again when this returns.
-    fn undo(self, lab: &OneArm, pair: &mut Pair, index: usize) -> Result<()> {
+    pub(super) fn undo(self, lab: &OneArm, pair: &mut Pair, index: usize) -> Result<()> {
         let patience = pair.patience();
         let reboots = pair.kind() != Kind::Onearm || self == Self::PowerOff;
         let node = pair.nodes[index].as_mut();
@@ -123,29 +123,23 @@ fn wait_whole(pair: &mut Pair) -> Result<()> {
     Ok(())
 }
 
-fn active(pair: &mut Pair) -> usize {
+/// Which node owns.
+pub(super) fn active(pair: &mut Pair) -> usize {
     // One that was killed has no role.
     usize::from(matches!(pair.nodes[1].role(), Ok(Role::Active)))
 }
 
 /// The blow, its end, the failback and the blow again, to one set of connections.
 pub(super) fn deal(
-    run: &mut Run,
+    run: &Run,
     lab: &OneArm,
     pair: &mut Pair,
-    product: Product,
-    cell: Cell,
+    (product, cell): (Product, Cell),
     blow: Blow,
     many: Many,
 ) -> Result<Vec<Stage>> {
     let size = many.size;
-    let mut scene = Scene {
-        run,
-        lab,
-        target: (cell.vip(), echo::PORT).into(),
-        many: &many,
-        spans: Vec::new(),
-    };
+    let mut scene = Scene::new(run, lab, cell, &many);
     let first = active(pair);
     scene.span(pair, Event::Blow, Some(1 - first), |pair| {
         blow.begin(lab, pair, first)
@@ -168,21 +162,10 @@ pub(super) fn deal(
     }
     wait_whole(pair)?;
     let records = many.finish()?;
-    let stage = |span: Span| Stage {
-        product,
-        cell,
-        size,
-        blow,
-        event: span.event,
-        seen: records
-            .iter()
-            .map(|(group, record)| (*group, record.between(span.from, span.to)))
-            .collect(),
-        lost: (span.steady.lost(span.from, span.to), span.steady.attempts.len()),
-        outage: span.steady.longest_gap(span.from, span.to),
-        machine: span.machine,
-    };
-    Ok(spans.into_iter().map(stage).collect())
+    Ok(spans
+        .into_iter()
+        .map(|span| span.stage(product, cell, size, blow, &records))
+        .collect())
 }
 
 /// Node `first` owns again, by command.
@@ -208,24 +191,35 @@ fn told(pair: &Pair) -> String {
 }
 
 /// What goes on around a span.
-struct Scene<'a> {
-    run: &'a mut Run,
+pub(super) struct Scene<'a> {
+    is_unsynced: bool,
     lab: &'a OneArm,
     target: SocketAddr,
     many: &'a Many,
-    spans: Vec<Span>,
+    /// Those that are over.
+    pub(super) spans: Vec<Span>,
 }
 
-impl Scene<'_> {
+impl<'a> Scene<'a> {
+    pub(super) fn new(run: &Run, lab: &'a OneArm, cell: Cell, many: &'a Many) -> Self {
+        Self {
+            is_unsynced: run.wanted.unsynced,
+            lab,
+            target: (cell.vip(), echo::PORT).into(),
+            many,
+            spans: Vec::new(),
+        }
+    }
+
     /// Does `work` once the tables of flows are equal, and waits until all that lives has had an answer; then `owner` owns.
-    fn span(
+    pub(super) fn span(
         &mut self,
         pair: &mut Pair,
         event: Event,
         owner: Option<usize>,
         work: impl FnOnce(&mut Pair) -> Result<()>,
     ) -> Result<()> {
-        if event != Event::Mended && !self.run.wanted.unsynced {
+        if event != Event::Mended && !self.is_unsynced {
             let active = active(pair);
             // Later some connections may be over.
             let flows = if event == Event::Blow { self.many.count } else { 0 };

@@ -6,6 +6,7 @@
 mod blow;
 mod many;
 mod product;
+mod row;
 mod stage;
 mod table;
 
@@ -30,6 +31,9 @@ use crate::{
 /// Connections where many are wanted, and how many of them there are then.
 const SIZES: [(&str, usize); 2] = [("1k", 1_000), ("20k", 20_000)];
 
+/// Names the row of blows.
+const ROW: &str = "row";
+
 /// Short adverts and a stall of the machine may move ownership by themselves: so often a blow is dealt at most.
 const ATTEMPTS: u32 = 3;
 
@@ -37,7 +41,7 @@ const ATTEMPTS: u32 = 3;
 pub(super) fn scenario() -> Scenario {
     Scenario {
         name: "sessions",
-        about: "1,000 and 20,000 connections over SIGKILL, link cut, power-off, switchover, failback, failover again; beside conntrackd (--only, --peers, --interval, --unsynced)",
+        about: "1,000 and 20,000 connections over SIGKILL, link cut, power-off, switchover, failback, failover again, 24 blows in a row; beside conntrackd (--only, --peers, --interval, --unsynced)",
         for_peers: false,
         run,
     }
@@ -85,6 +89,8 @@ struct Named {
     blows: Vec<Blow>,
     sizes: Vec<usize>,
     everything: bool,
+    /// Blows in a row in these.
+    rows: Vec<Cell>,
 }
 
 impl Named {
@@ -100,14 +106,27 @@ impl Named {
         };
         let is_blow = |word: &str| Blow::ALL.iter().any(|blow| blow.name() == word);
         let is_size = |word: &str| SIZES.iter().any(|(name, _)| *name == word);
-        let sizes = words(&is_size);
+        let is_row = |word: &str| word == ROW;
+        let (sizes, blows) = (words(&is_size), words(&is_blow));
+        let modes = words(&|word| !is_blow(word) && !is_size(word) && !is_row(word));
+        let row = !words(&is_row).is_empty();
+        let cells = named(&cells, Cell::name, &modes)?;
+        let is_rowed = |cell: &&Cell| {
+            let is_simplest = cell.mode == Mode::BothNat && cell.family == Family::V4;
+            if row {
+                !modes.is_empty() || is_simplest
+            } else {
+                run.wanted.only.is_empty() && is_simplest
+            }
+        };
         Ok(Self {
-            cells: named(
-                &cells,
-                Cell::name,
-                &words(&|word| !is_blow(word) && !is_size(word)),
-            )?,
-            blows: named(&Blow::ALL, Blow::name, &words(&is_blow))?,
+            rows: cells.iter().filter(is_rowed).copied().collect(),
+            blows: if row && blows.is_empty() {
+                Vec::new()
+            } else {
+                named(&Blow::ALL, Blow::name, &blows)?
+            },
+            cells,
             everything: sizes.is_empty(),
             sizes: named(&SIZES, |(name, _)| name, &sizes)?
                 .into_iter()
@@ -121,6 +140,33 @@ impl Named {
             |size: &&usize| !self.everything || **size == SIZES[0].1 || cell.mode == Mode::BothNat;
         self.sizes.iter().filter(is_wanted).copied().collect()
     }
+
+    /// What is done to one pair.
+    fn tasks(&self, product: Product, cell: Cell, size: usize) -> Vec<Task> {
+        let is_rowed = product == Product::Onearm
+            && self.rows.contains(&cell)
+            && (!self.everything || size == SIZES[0].1);
+        let blows = self.blows.iter().copied().map(Task::Blow);
+        blows.chain(is_rowed.then_some(Task::Row)).collect()
+    }
+}
+
+/// Something that a set of connections has to live through.
+#[derive(Clone, Copy, Debug)]
+enum Task {
+    /// A blow, its end, the failback and the blow again.
+    Blow(Blow),
+    /// Many blows in a row.
+    Row,
+}
+
+impl Task {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Blow(blow) => blow.name(),
+            Self::Row => ROW,
+        }
+    }
 }
 
 fn run(run: &mut Run) -> Result<()> {
@@ -132,7 +178,10 @@ fn run(run: &mut Run) -> Result<()> {
         for product in products.iter().filter(|product| product.knows(*cell)) {
             for size in wanted.sizes(*cell) {
                 let part = format!("{}_{}_{size}", product.name(), cell.name());
-                if let Err(error) = one(run, *product, *cell, size, &wanted.blows, &mut stages) {
+                let tasks = wanted.tasks(*product, *cell, size);
+                if !tasks.is_empty()
+                    && let Err(error) = one(run, *product, *cell, size, &tasks, &mut stages)
+                {
                     run.report.check(
                         format!("{part}: lived through everything"),
                         false,
@@ -164,13 +213,13 @@ fn interval(run: &Run) -> Duration {
     run.wanted.interval.unwrap_or(Duration::from_millis(10))
 }
 
-/// All blows to one pair of one product.
+/// All that is done to one pair of one product.
 fn one(
     run: &mut Run,
     product: Product,
     cell: Cell,
     size: usize,
-    blows: &[Blow],
+    tasks: &[Task],
     stages: &mut Vec<Stage>,
 ) -> Result<()> {
     let part = format!("{}_{}_{size}", product.name(), cell.name());
@@ -209,7 +258,7 @@ fn one(
         let sources = many::sources(lab, cell.family, size)?;
         let spec = product.spec(cell, interval(run));
         let (mut living, mut nth): (Option<Pair>, u16) = (None, 0);
-        for blow in blows {
+        for task in tasks {
             for attempt in 1.. {
                 let mut pair = match living.take() {
                     Some(pair) => pair,
@@ -219,7 +268,11 @@ fn one(
                 lab.forget_neighbours()?;
                 nth += 1;
                 let many = Many::open(run, lab, cell, &sources, size, nth).with_context(|| part.clone())?;
-                match blow::deal(run, lab, &mut pair, product, cell, *blow, many) {
+                let made = match *task {
+                    Task::Blow(blow) => blow::deal(run, lab, &mut pair, (product, cell), blow, many),
+                    Task::Row => row::deal(run, lab, &mut pair, (product, cell), sources[0], many),
+                };
+                match made {
                     Ok(made) => {
                         for stage in &made {
                             run.report.note(table::line(stage));
@@ -230,7 +283,7 @@ fn one(
                     }
                     Err(error) => {
                         pair.scrap()?;
-                        let name = format!("{part}, {}: the pair lived through it", blow.name());
+                        let name = format!("{part}, {}: the pair lived through it", task.name());
                         let why = format!("{error:#}");
                         if attempt == ATTEMPTS {
                             product.demand(&mut run.report, name, false, why);

@@ -3,7 +3,10 @@
 use super::{Cell, blow::Blow, many::Group, product::Product};
 use crate::{
     clock::Nanos,
-    measure::{outage::Series, sessions::Seen},
+    measure::{
+        outage::Series,
+        sessions::{Record, Seen},
+    },
 };
 
 /// What goes on in a span.
@@ -17,22 +20,20 @@ pub(super) enum Event {
     Failback,
     /// The blow again.
     Again,
+    /// A blow of a row, by its number.
+    Row(u8),
 }
 
 impl Event {
     /// Name in figures.
-    pub(super) fn name(self) -> &'static str {
+    pub(super) fn name(self) -> String {
         match self {
-            Self::Blow => "",
-            Self::Mended => "_mended",
-            Self::Failback => "_failback",
-            Self::Again => "_again",
+            Self::Blow => String::new(),
+            Self::Mended => "_mended".to_owned(),
+            Self::Failback => "_failback".to_owned(),
+            Self::Again => "_again".to_owned(),
+            Self::Row(nth) => format!("_row{nth:02}"),
         }
-    }
-
-    /// Whether nobody may notice anything.
-    pub(super) fn is_planned(self, blow: Blow) -> bool {
-        matches!(self, Self::Mended | Self::Failback) || blow == Blow::Switchover
     }
 }
 
@@ -48,6 +49,35 @@ pub(super) struct Span {
     pub(super) machine: Nanos,
 }
 
+impl Span {
+    /// What came of it.
+    pub(super) fn stage(
+        &self,
+        product: Product,
+        cell: Cell,
+        size: usize,
+        blow: Blow,
+        records: &[(Group, Record)],
+    ) -> Stage {
+        let (from, to) = (self.from, self.to);
+        Stage {
+            product,
+            cell,
+            size,
+            blow,
+            event: self.event,
+            from,
+            seen: records
+                .iter()
+                .map(|(group, record)| (*group, record.between(from, to)))
+                .collect(),
+            lost: (self.steady.lost(from, to), self.steady.attempts.len()),
+            outage: self.steady.longest_gap(from, to),
+            machine: self.machine,
+        }
+    }
+}
+
 /// What came of it.
 #[derive(Clone, Debug)]
 pub(super) struct Stage {
@@ -56,6 +86,8 @@ pub(super) struct Stage {
     pub(super) size: usize,
     pub(super) blow: Blow,
     pub(super) event: Event,
+    /// When it began.
+    pub(super) from: Nanos,
     pub(super) seen: Vec<(Group, Seen)>,
     /// Datagrams at a steady rate that were lost, and how many there were.
     pub(super) lost: (usize, usize),
@@ -76,6 +108,11 @@ impl Stage {
             self.blow.name(),
             self.event.name()
         )
+    }
+
+    /// Whether nobody may notice anything.
+    pub(super) fn is_planned(&self) -> bool {
+        matches!(self.event, Event::Mended | Event::Failback) || self.blow == Blow::Switchover
     }
 
     /// Connections of all groups that were alive, and that broke.

@@ -116,7 +116,7 @@ pub(super) fn judge(report: &mut Report, stage: &Stage, interval: Duration) {
         format!("{} connections", stage.foreign()),
     );
     let machine = ms(stage.machine);
-    let is_blow = matches!(stage.event, Event::Blow | Event::Again);
+    let is_blow = matches!(stage.event, Event::Blow | Event::Again | Event::Row(_));
     if let Some(tcp) = stage.of(Group::Tcp)
         && is_blow
         && interval == GOAL_AT
@@ -131,7 +131,7 @@ pub(super) fn judge(report: &mut Report, stage: &Stage, interval: Duration) {
             ),
         );
     }
-    if stage.event.is_planned(stage.blow) {
+    if stage.is_planned() {
         let stalled: usize = stage.seen.iter().map(|(_, seen)| seen.stalls.len()).sum();
         report.check(
             format!("{name}: no connection stalls"),

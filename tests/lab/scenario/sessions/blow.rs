@@ -8,15 +8,11 @@ use super::{
     Cell, Run,
     many::Many,
     product::Product,
-    stage::{Event, Span, Stage},
+    stage::{Event, Lag, Span, Stage},
 };
 use crate::{
     clock::{self, MS, Nanos},
-    measure::{
-        echo,
-        stalls::{self, StallMonitor},
-        udp::UdpProber,
-    },
+    measure::{echo, udp::UdpProber},
     node::{Kind, Node, Pair, Role},
     topology::{NODES, OneArm},
 };
@@ -161,10 +157,10 @@ pub(super) fn deal(
         blow.undo(lab, pair, first)?;
     }
     wait_whole(pair)?;
-    let records = many.finish()?;
+    let outcome = many.finish()?;
     Ok(spans
         .into_iter()
-        .map(|span| span.stage(product, cell, size, blow, &records))
+        .map(|span| span.stage(product, cell, size, blow, &outcome))
         .collect())
 }
 
@@ -227,7 +223,7 @@ impl<'a> Scene<'a> {
                 .wait_synced(flows, SYNCED)
                 .with_context(|| format!("before {event:?}"))?;
         }
-        let monitor = StallMonitor::start()?;
+        let lag = Lag::told(pair)?;
         let steady = UdpProber::start(self.lab.ns("out"), self.target, STEADY)?;
         clock::observe(BEFORE);
         let from = clock::now();
@@ -250,7 +246,7 @@ impl<'a> Scene<'a> {
             from: from - MS,
             to,
             steady: steady.stop()?,
-            machine: stalls::longest(&monitor.stop()?, from, to),
+            lag,
         });
         Ok(())
     }

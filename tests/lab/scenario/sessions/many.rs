@@ -7,7 +7,10 @@ use anyhow::Result;
 use super::{Cell, Run};
 use crate::{
     clock::{self, Nanos},
-    measure::sessions::{self, Protocol, Record, Sessions, Wanted},
+    measure::{
+        sessions::{self, Protocol, Record, Sessions, Wanted},
+        stalls::{Stall, StallMonitor},
+    },
     topology::{self, Family, OneArm},
 };
 
@@ -57,6 +60,7 @@ impl Group {
 #[derive(Debug)]
 pub(super) struct Many {
     groups: Vec<(Group, Sessions)>,
+    watch: StallMonitor,
     /// How many of TCP from outside.
     pub(super) size: usize,
     /// How many of all groups.
@@ -111,6 +115,7 @@ impl Many {
         let (last, most) = sources.split_last().unwrap_or((&near, &[]));
         let mut many = Self {
             groups: Vec::new(),
+            watch: StallMonitor::start()?,
             size,
             count: 0,
         };
@@ -155,10 +160,19 @@ impl Many {
     }
 
     /// Ends them.
-    pub(super) fn finish(self) -> Result<Vec<(Group, Record)>> {
-        self.groups
-            .into_iter()
-            .map(|(group, sessions)| Ok((group, sessions.finish()?)))
-            .collect()
+    pub(super) fn finish(self) -> Result<Outcome> {
+        let ended = |(group, sessions): (Group, Sessions)| Ok((group, sessions.finish()?));
+        Ok(Outcome {
+            records: self.groups.into_iter().map(ended).collect::<Result<_>>()?,
+            stalls: self.watch.stop()?,
+        })
     }
+}
+
+/// What became of them.
+#[derive(Debug)]
+pub(super) struct Outcome {
+    pub(super) records: Vec<(Group, Record)>,
+    /// The machine's stalls since the first was opened.
+    pub(super) stalls: Vec<Stall>,
 }

@@ -57,12 +57,16 @@ pub(super) fn deal(
     }
     let spans = scene.spans;
     let briefly = short.finish()?;
-    let records = many.finish()?;
-    let broken: usize = records.iter().map(|(_, record)| record.broken.len()).sum();
+    let outcome = many.finish()?;
+    let broken: usize = outcome
+        .records
+        .iter()
+        .map(|(_, record)| record.broken.len())
+        .sum();
     let stages: Vec<Stage> = spans
         .into_iter()
         .zip(blows)
-        .map(|(span, blow)| span.stage(product, cell, size, blow, &records))
+        .map(|(span, blow)| span.stage(product, cell, size, blow, &outcome))
         .collect();
     let part = format!("{}_{}_{size}_row", product.name(), cell.name());
     let report = &mut run.report;

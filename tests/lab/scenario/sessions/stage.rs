@@ -1,12 +1,17 @@
 //! A span of a pair's life, and what it did to the connections.
 
-use super::{Cell, blow::Blow, many::Group, product::Product};
+use anyhow::{Context as _, Result};
+
+use super::{
+    Cell,
+    blow::{self, Blow},
+    many::{Group, Outcome},
+    product::Product,
+};
 use crate::{
     clock::Nanos,
-    measure::{
-        outage::Series,
-        sessions::{Record, Seen},
-    },
+    measure::{outage::Series, sessions::Seen, stalls},
+    node::Pair,
 };
 
 /// What goes on in a span.
@@ -45,8 +50,33 @@ pub(super) struct Span {
     pub(super) to: Nanos,
     /// Datagrams of one flow at a steady rate.
     pub(super) steady: Series,
-    /// The machine's longest stall.
-    pub(super) machine: Nanos,
+    pub(super) lag: Option<Lag>,
+}
+
+/// How long after they were made flows were acknowledged by the other node, of the last minute or two.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Lag {
+    pub(super) p50_us: u64,
+    pub(super) p99_us: u64,
+    /// Whether the other node was there all the time: one that comes back is told everything first.
+    pub(super) is_steady: bool,
+}
+
+impl Lag {
+    /// What the Active tells; none of a product that tells nothing.
+    pub(super) fn told(pair: &mut Pair) -> Result<Option<Self>> {
+        let owner = blow::active(pair);
+        let Some(node) = pair.nodes[owner].as_onearm() else {
+            return Ok(None);
+        };
+        let sync = node.ask(&["status"])?["sync"].take();
+        let of = |name: &str| sync[name].as_u64().with_context(|| format!("no sync.{name}"));
+        Ok(Some(Self {
+            p50_us: of("lag_p50_us")?,
+            p99_us: of("lag_p99_us")?,
+            is_steady: sync["counters"]["streams"] == 1,
+        }))
+    }
 }
 
 impl Span {
@@ -57,7 +87,7 @@ impl Span {
         cell: Cell,
         size: usize,
         blow: Blow,
-        records: &[(Group, Record)],
+        outcome: &Outcome,
     ) -> Stage {
         let (from, to) = (self.from, self.to);
         Stage {
@@ -67,13 +97,16 @@ impl Span {
             blow,
             event: self.event,
             from,
-            seen: records
+            seen: outcome
+                .records
                 .iter()
                 .map(|(group, record)| (*group, record.between(from, to)))
                 .collect(),
             lost: (self.steady.lost(from, to), self.steady.attempts.len()),
             outage: self.steady.longest_gap(from, to),
-            machine: self.machine,
+            machine: stalls::longest(&outcome.stalls, from, to),
+            lag: self.lag,
+            machine_before: stalls::longest(&outcome.stalls, 0, from),
         }
     }
 }
@@ -95,6 +128,10 @@ pub(super) struct Stage {
     pub(super) outage: Nanos,
     /// The machine's longest stall, ns.
     pub(super) machine: Nanos,
+    /// How late flows were acknowledged before.
+    pub(super) lag: Option<Lag>,
+    /// The machine's longest stall before, since the connections were opened, ns.
+    pub(super) machine_before: Nanos,
 }
 
 impl Stage {

@@ -7,12 +7,19 @@ use super::{
     product::Product,
     stage::{Event, Stage},
 };
-use crate::{clock::ms, report::Report};
+use crate::{
+    clock::{Nanos, ms},
+    report::Report,
+};
 
 /// Adverts so far apart are what the goal of a stall is about.
 const GOAL_AT: Duration = Duration::from_millis(10);
 /// One retransmission, ms.
 const STALL: f64 = 210.0;
+/// By then a flow is acknowledged, ms.
+const ACKNOWLEDGED: f64 = 5.0;
+/// A microsecond.
+const US: Nanos = 1_000;
 /// A machine's stall that excuses a connection's, ms.
 const EXCUSE: f64 = 5.0;
 
@@ -40,8 +47,11 @@ pub(super) fn line(stage: &Stage) -> String {
             )
         })
         .collect();
+    let lag = stage.lag.map_or(String::new(), |lag| {
+        format!("; acknowledged p50 {} us, p99 {} us", lag.p50_us, lag.p99_us)
+    });
     format!(
-        "{}: {broken} of {alive} broken; {}; steady {} of {} lost, away {:.1} ms; machine {:.1} ms",
+        "{}: {broken} of {alive} broken; {}; steady {} of {} lost, away {:.1} ms; machine {:.1} ms{lag}",
         stage.name(),
         groups.join("; "),
         stage.lost.0,
@@ -88,6 +98,11 @@ pub(super) fn record(report: &mut Report, stage: &Stage) {
     report.count(format!("{name}_broken"), broken);
     report.count(format!("{name}_steady_lost"), stage.lost.0);
     report.figure(format!("{name}_outage_ms"), ms(stage.outage));
+    if let Some(lag) = stage.lag {
+        for (word, us) in [("p50", lag.p50_us), ("p99", lag.p99_us)] {
+            report.figure(format!("{name}_acknowledged_{word}_ms"), ms(us * US));
+        }
+    }
     for group in [Group::Tcp, Group::Udp] {
         let Some(seen) = stage.of(group) else { continue };
         let name = format!("{name}_{}", group.name());
@@ -115,6 +130,14 @@ pub(super) fn judge(report: &mut Report, stage: &Stage, interval: Duration) {
         stage.foreign() == 0,
         format!("{} connections", stage.foreign()),
     );
+    if let Some(lag) = stage.lag.filter(|lag| lag.is_steady) {
+        let (late, before) = (ms(lag.p99_us * US), ms(stage.machine_before));
+        report.check(
+            format!("{name}: 99 of 100 flows were acknowledged within {ACKNOWLEDGED} ms"),
+            late <= ACKNOWLEDGED + before,
+            format!("{late:.2} ms; the machine {before:.1} ms"),
+        );
+    }
     let machine = ms(stage.machine);
     let is_blow = matches!(stage.event, Event::Blow | Event::Again | Event::Row(_));
     if let Some(tcp) = stage.of(Group::Tcp)

@@ -211,9 +211,11 @@ impl<T: Table> Sync<T> {
         }
     }
 
-    pub(super) fn on_repair_end(&mut self, at: At) {
+    pub(super) fn on_repair_end(&mut self, now: u64, at: At) {
+        let has_acted = self.has_acted(now);
         if let Some(incoming) = self.next_of_stream(at) {
-            incoming.repair = incoming.repair.take().filter(|repair| !repair.flawed);
+            let repair = incoming.repair.take();
+            incoming.repair = repair.filter(|repair| !repair.flawed && !has_acted);
             if let Some(repair) = &mut incoming.repair {
                 repair.removing = Some(0);
             }
@@ -221,13 +223,17 @@ impl<T: Table> Sync<T> {
     }
 
     /// Removes what was not named in a repair; true while there is more.
-    pub(super) fn remove_unnamed(&mut self, budget: &mut u32) -> bool {
+    pub(super) fn remove_unnamed(&mut self, now: u64, budget: &mut u32) -> bool {
         let incoming = self.applier.incoming.as_mut();
         let Some(mut repair) =
             incoming.and_then(|incoming| incoming.repair.take_if(|r| r.removing.is_some()))
         else {
             return false;
         };
+        if self.has_acted(now) {
+            self.applier.acknowledge();
+            return false;
+        }
         let next = repair.removing.unwrap_or(0);
         let end = self.buckets().min(next.saturating_add(*budget));
         *budget -= end - next;
@@ -286,9 +292,14 @@ impl<T: Table> Sync<T> {
 
     /// Takes a place as it is, of a flow that may have changed by itself.
     pub(super) fn note_applied(&mut self, now: u64, place: Place) {
+        let has_acted = self.has_acted(now);
+        if has_acted && !is_flow(self.shadow.get(place)) && self.is_own(place) {
+            return;
+        }
         if let Some(incoming) = &self.applier.incoming
             && incoming.judgement.is_some()
             && now >= self.applier.since + UNPROVED
+            && !has_acted
             && let Some(record) = self.table.read(place)
             && record.coarse().is_none()
             && self.table.end(&record.key, record.incarnation).is_some()
@@ -301,6 +312,12 @@ impl<T: Table> Sync<T> {
             incoming.agrees = false;
             self.applier.acknowledge = true;
         }
+    }
+
+    /// A flow that this node made is there.
+    fn is_own(&self, place: Place) -> bool {
+        let record = self.table.read(place);
+        record.is_some_and(|record| record.incarnation >> 56 == u64::from(self.node.get()))
     }
 
     pub(super) fn next_answer(&mut self, most: usize) -> Option<Vec<u8>> {

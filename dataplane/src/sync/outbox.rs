@@ -252,8 +252,9 @@ impl Outbox {
             .front()
             .or(self.ready.front().map(|(sent, _)| sent));
         match first {
-            Some(sent) => sent.after >= tell,
-            None => self.open.is_empty() || self.open_after >= tell,
+            // A body may begin with what was told last.
+            Some(sent) => sent.after > tell,
+            None => self.open.is_empty() || self.open_after > tell,
         }
     }
 

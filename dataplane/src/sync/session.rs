@@ -21,6 +21,10 @@ use super::{Because, Place, Record, Table, Tell, Verdict};
 
 /// How often flows of the peer are kept from ageing, ns.
 const FLOOR: u64 = 1_000_000_000;
+/// How long they are kept so after the session has ended, ns.
+const KEPT: u64 = 3_600_000_000_000;
+/// How long this node keeps what it made while it acted for a group, ns.
+const ACTED: u64 = 30_000_000_000;
 /// Ways of a bucket.
 const ROW: u32 = 16;
 const _: () = assert!(ROW as usize == WAYS);
@@ -84,6 +88,9 @@ pub struct Sync<T> {
     pub(super) teller: Teller,
     pub(super) applier: Applier,
     floor_at: u64,
+    /// When this node was told of flows last, and when it acted for a group last though it owns none.
+    applied_at: Option<u64>,
+    acted_at: Option<u64>,
     pub(super) counters: Counters,
     pub(super) lags: Lags,
 }
@@ -128,6 +135,8 @@ impl<T: Table> Sync<T> {
             teller: Teller::new(draw(4)),
             applier: Applier::default(),
             floor_at: 0,
+            applied_at: None,
+            acted_at: None,
             counters: Counters::default(),
             lags: Lags::new(),
         }
@@ -173,6 +182,17 @@ impl<T: Table> Sync<T> {
         }
     }
 
+    /// This node acts for a group at this time: it is armed, or holds a lease. To be called again as long as it does. What it makes
+    /// then, before it knows that it owns, is not the peer's to remove.
+    pub fn acts(&mut self, now: u64) {
+        self.acted_at = Some(now);
+    }
+
+    /// What this node made may be its own still.
+    pub(super) fn has_acted(&self, now: u64) -> bool {
+        self.acted_at.is_some_and(|at| now < at + ACTED)
+    }
+
     /// A session with the peer has begun.
     pub fn connected(&mut self, now: u64) {
         self.disconnected(now);
@@ -210,7 +230,7 @@ impl<T: Table> Sync<T> {
             Body::Batch(at, records) => self.on_batch(now, at, records)?,
             Body::Mark(at) => self.on_mark(at),
             Body::RepairBegin(at, set) => self.on_repair_begin(at, set),
-            Body::RepairEnd(at) => self.on_repair_end(at),
+            Body::RepairEnd(at) => self.on_repair_end(now, at),
             Body::Judgement(judgement) => self.on_judgement(now, &judgement),
             Body::Ack(ack) => self.on_ack(now, &ack),
             Body::Digests(at, classes) => self.on_digests(now, at, &classes),
@@ -237,7 +257,7 @@ impl<T: Table> Sync<T> {
     pub fn work(&mut self, now: u64, budget: u32) -> bool {
         self.keep_from_ageing(now);
         let mut budget = budget;
-        if self.settle(now, &mut budget) || self.remove_unnamed(&mut budget) {
+        if self.settle(now, &mut budget) || self.remove_unnamed(now, &mut budget) {
             return true;
         }
         self.look_at_ripe(now);
@@ -253,8 +273,8 @@ impl<T: Table> Sync<T> {
         let is_held_back = self.teller.is_telling() && !self.teller.has_room();
         [
             (!is_held_back).then(|| self.audit.due_at()),
-            self.is_applying().then_some(self.floor_at),
-            self.looks.ripe_at(),
+            self.keeps_from_ageing(self.floor_at).then_some(self.floor_at),
+            self.looks.ripe_at().filter(|_| !is_held_back),
             self.teller_due_at(),
         ]
         .into_iter()
@@ -410,9 +430,17 @@ impl<T: Table> Sync<T> {
     }
 
     fn keep_from_ageing(&mut self, now: u64) {
-        if self.is_applying() && now >= self.floor_at {
+        if self.is_applying() {
+            self.applied_at = Some(now);
+        }
+        if self.keeps_from_ageing(now) && now >= self.floor_at {
             self.table.set_floor(now);
             self.floor_at = now + FLOOR;
         }
+    }
+
+    /// What happens to the flows of the owner is not known here. Without a session that lasts for a while: they may be needed.
+    fn keeps_from_ageing(&self, now: u64) -> bool {
+        self.owned == 0 && self.applied_at.is_some_and(|at| now < at + KEPT)
     }
 }

@@ -19,8 +19,8 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use nix::sys::eventfd::{EfdFlags, EventFd};
-use onearm_dataplane::FlowTable;
 use onearm_dataplane::sync::{Because, Counters, TellRing, Verdict};
+use onearm_dataplane::{FlowTable, LeaseCell};
 use onearm_types::NodeId;
 use tokio::sync::{mpsc, watch};
 
@@ -172,7 +172,7 @@ impl Keeper {
     pub(crate) fn start(
         table: Arc<FlowTable>,
         board: Arc<Board>,
-        sync: Option<(TellRing, NodeId)>,
+        sync: Option<(TellRing, NodeId, LeaseCell)>,
     ) -> anyhow::Result<(Self, Option<FlowSync>)> {
         let wake = Arc::new(
             EventFd::from_flags(EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC)
@@ -181,7 +181,7 @@ impl Keeper {
         let stop = Arc::new(AtomicBool::new(false));
         let (port, wharf) = port::port(Arc::clone(&wake));
         let (sync, flow_sync) = sync
-            .map(|(ring, node)| with_sync(ring, node, &board, &wake))
+            .map(|(ring, node, lease)| with_sync(ring, node, lease, &board, &wake))
             .unzip();
         let parts = Parts {
             table,
@@ -221,6 +221,7 @@ fn counters(counters: &Counters) -> BTreeMap<String, u64> {
 fn with_sync(
     ring: TellRing,
     node: NodeId,
+    lease: LeaseCell,
     board: &Arc<Board>,
     wake: &Arc<EventFd>,
 ) -> (syncing::Parts, FlowSync) {
@@ -234,6 +235,7 @@ fn with_sync(
         news: tell,
         view: shown,
         board: Arc::clone(board),
+        lease,
         owned: 0,
     };
     let wake = Arc::clone(wake);

@@ -177,7 +177,8 @@ async fn serve(options: &Options, mut loaded: Loaded) -> anyhow::Result<()> {
     let tells = auth
         .as_ref()
         .and_then(|_| dataplane.take_tells())
-        .map(|ring| (ring, loaded.node.id));
+        .map(|ring| anyhow::Ok((ring, loaded.node.id, dataplane.lease_cell(GroupId::FIRST)?)))
+        .transpose()?;
     let dataplane = Arc::new(Mutex::new(dataplane));
     let (keeper, flow_sync) = Keeper::start(Arc::clone(&flows), Arc::clone(&board), tells)?;
     let streaming = auth

@@ -28,6 +28,8 @@ pub(crate) struct Bounds {
     pub(crate) heartbeat: Duration,
     /// A peer that was not heard for so long is gone.
     pub(crate) silence: Duration,
+    /// A frame that has begun arrives within this.
+    pub(crate) frame: Duration,
     /// Most bytes that wait to be written: a peer that does not read more than that is given up.
     pub(crate) unwritten: usize,
     /// Messages of one direction after which its key changes; the same on both nodes.
@@ -40,6 +42,7 @@ impl Bounds {
         handshake: Duration::from_secs(2),
         heartbeat: Duration::from_secs(1),
         silence: Duration::from_secs(4),
+        frame: Duration::from_mins(1),
         unwritten: 4 << 20,
         rekey_after: noise::REKEY_AFTER,
     };
@@ -126,6 +129,8 @@ pub(crate) struct Session {
     state: State,
     /// Bytes that make no whole frame yet.
     arrived: Vec<u8>,
+    /// Since when they are the beginning of the same frame.
+    part_since: Option<Instant>,
     /// Records that make the next frame.
     records: Vec<u8>,
     plain: Vec<u8>,
@@ -195,6 +200,7 @@ impl Session {
             own,
             state,
             arrived: Vec::new(),
+            part_since: None,
             records: Vec::new(),
             plain: Vec::new(),
             out: Vec::new(),
@@ -280,6 +286,18 @@ impl Session {
             at += wire::LENGTH + length;
         }
         arrived.drain(..at);
+        self.part_since = if arrived.is_empty() {
+            None
+        } else {
+            self.part_since.filter(|_| at == 0).or(Some(now))
+        };
+        if let State::Open { heard_at, .. } = &mut self.state
+            && let Some(since) = self.part_since
+            && now < since + self.own.bounds.frame
+        {
+            // On a slow link a frame takes longer than a peer may be silent.
+            *heard_at = now;
+        }
         self.arrived = arrived;
     }
 

@@ -425,3 +425,58 @@ mod bytes {
         }
     }
 }
+
+#[test]
+fn what_a_node_makes_while_it_is_armed_is_not_the_owners_to_remove() {
+    let mut pair = pair();
+    fill(&mut pair, 0, 50);
+    pair.settle(1_000);
+    let act = |pair: &mut Pair<PlainTable>, ticks: u64| {
+        for _ in 0..ticks {
+            let now = pair.now;
+            pair.sync(1).acts(now);
+            pair.tick();
+        }
+    };
+    act(&mut pair, 2);
+    // Proved, and not yet.
+    pair.open(1, 60, false);
+    pair.open(1, 61, true);
+    // Meanwhile the owner has something repaired.
+    pair.lose(0, 5);
+    for n in 0..5 {
+        pair.end(0, n);
+    }
+    act(&mut pair, 3_000);
+    assert_eq!(pair.table(1).all().len(), 50 + 2);
+    pair.run(20_000);
+    assert_eq!(pair.table(1).all().len(), 50 + 2, "it may still become the owner");
+    pair.run(40_000);
+    pair.settle(1_000);
+    assert_eq!(pair.table(1).all().len(), 45, "it did not");
+}
+
+#[test]
+fn a_flush_of_one_flow_waits_for_it() {
+    let mut pair = pair();
+    pair.settle(1_000);
+    pair.open(0, 1, false);
+    pair.drain(0);
+    let now = pair.now;
+    let position = pair.sync(0).flush(now);
+    assert!(!pair.sync(0).is_acknowledged(position));
+    pair.run(3);
+    assert!(pair.sync(0).is_acknowledged(position));
+    assert_eq!(proved(&**pair.table(1)).len(), 1);
+}
+
+#[test]
+fn flows_do_not_age_at_a_standby_whose_session_broke_off() {
+    let mut pair = pair();
+    fill(&mut pair, 0, 5);
+    pair.settle(1_000);
+    pair.cut();
+    pair.run(5_000);
+    let due = pair.sync(1).deadline();
+    assert!(due.is_some_and(|due| due < pair.now + 2_000_000_000), "{due:?}");
+}

@@ -15,7 +15,9 @@
 //! a lease after a release that is proved, or after the wait. A counts the grant from when it *sent* what B has heard, and as
 //! shorter than B does, so what it passes on finds B armed; whatever dies or stalls, both ends come by themselves.
 
-use super::{Election, Event, Freshness, Health, Kind, MonoTime, Output, PairMessage, State, Tenure};
+use super::{
+    Election, Event, Freshness, Health, Kind, MonoTime, Output, PairMessage, Priority, State, Tenure,
+};
 use crate::auth::Signs;
 use crate::election::vocabulary::{Refused, Stance, Unable};
 
@@ -214,9 +216,11 @@ impl Election {
                 done_at,
                 flush: Flush::Asked(_),
                 ..
-            } if now >= done_at && !handing.must => {
+            } if now >= done_at && (!handing.must || self.may_wait(now, handing.why)) => {
                 self.break_off();
-                self.refuse_hand_over(Unable::PeerLacksFlows);
+                if !handing.must {
+                    self.refuse_hand_over(Unable::PeerLacksFlows);
+                }
                 return false;
             }
             Step::Yielding { done_at, .. } if now >= done_at => {
@@ -237,6 +241,14 @@ impl Election {
         }
         self.handing = Some(handing);
         false
+    }
+
+    /// Whether a hand-over is for a peer better by its priority alone: nobody is worse off for its waiting.
+    fn may_wait(&self, now: MonoTime, why: Event) -> bool {
+        let health = self.peer.map(|peer| peer.health);
+        why == Event::BetterAdvert
+            && self.priority() > Priority::IMPAIRED
+            && health == Some(self.health_at(now))
     }
 
     /// As the Active: the peer has what it was told until flush `number`.

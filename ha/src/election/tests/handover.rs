@@ -297,3 +297,29 @@ fn the_peer_owns_when_it_has_the_flows_and_not_before() {
     bench.pass(31 * MS);
     assert_ne!(bench.machine.role(), Role::Active, "nobody could flush anything");
 }
+
+#[test]
+fn a_hand_over_to_a_mere_priority_that_cannot_be_flushed_comes_to_nothing() {
+    for impaired in [false, true] {
+        let mut bench = fit_active();
+        bench.flushes_work = false;
+        if impaired {
+            bench.give(Input::OtherLegFailed);
+        }
+        let asks = PairMessage {
+            priority: Priority::from_wire(200),
+            ..sign(&bench, Kind::Preempt, Freshness::Proved, Signs::default())
+        };
+        bench.give(Input::Received(asks));
+        let end = bench.now.plus(200 * MS);
+        while bench.now < end {
+            bench.now = bench.now.plus(2 * MS);
+            bench.give(Input::Received(said(&bench, 1, Signs::ARMED)));
+            bench.pass(3 * MS);
+        }
+        let words = bench.words();
+        assert!(words.contains(&"flush 1".to_owned()), "{words:?}");
+        assert_eq!(bench.machine.role() == Role::Active, !impaired, "{words:?}");
+        assert!(!words.iter().any(|word| word.starts_with("refuse")), "{words:?}");
+    }
+}

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::mpsc as queue;
 
 use anyhow::Context as _;
-use onearm_dataplane::FlowTable;
-use onearm_dataplane::sync::{Position, Settings, Sync, Tell, TellRing, Verdict};
+use onearm_dataplane::sync::{Because, Position, Settings, Sync, Tell, TellRing, Verdict};
+use onearm_dataplane::{FlowTable, LeaseCell};
 use onearm_types::NodeId;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, watch};
@@ -29,6 +29,8 @@ const BUDGET: u32 = 1_024;
 const SHOWN_NS: u64 = 200_000_000;
 /// What the peer has not acknowledged for so long, milliseconds, it does not have.
 const PATIENCE_MS: u64 = 50;
+/// Repairs have this long to make the tables alike; a hand-over does not wait for ever.
+const STUCK_NS: u64 = 60_000_000_000;
 
 /// What flow sync needs; it outlives a panic of the thread.
 #[derive(Debug)]
@@ -39,6 +41,7 @@ pub(super) struct Parts {
     pub(super) news: mpsc::Sender<News>,
     pub(super) view: watch::Sender<View>,
     pub(super) board: Arc<Board>,
+    pub(super) lease: LeaseCell,
     /// Groups this node owns, a bit each.
     pub(super) owned: u16,
 }
@@ -63,6 +66,9 @@ pub(super) struct Syncing<'a> {
     gathers_until: u64,
     flushes: Vec<(u64, Position)>,
     has_flows: Option<bool>,
+    /// Repairs before this session, and since when one has not helped.
+    repairs_before: u64,
+    stuck_since: Option<u64>,
     shown_at: u64,
     /// Records the ring had no room for, and when that was read.
     lost: u64,
@@ -95,6 +101,8 @@ impl<'a> Syncing<'a> {
             gathers_until: 0,
             flushes: Vec::new(),
             has_flows: None,
+            repairs_before: 0,
+            stuck_since: None,
             shown_at: 0,
             lost: 0,
             lost_at: 0,
@@ -110,7 +118,15 @@ impl<'a> Syncing<'a> {
     /// When to work again though nothing comes.
     pub(super) fn deadline(&self, now: u64) -> u64 {
         let gathers = (now < self.gathers_until).then_some(self.gathers_until);
-        let due = self.sync.deadline();
+        // While the stream has no room nothing is due before it says that it has.
+        let is_held_back = self.session.as_ref().is_some_and(|open| open.unsaid.is_some());
+        let due = self.sync.deadline().map(|due| {
+            if is_held_back {
+                due.max(now + GATHER_NS)
+            } else {
+                due
+            }
+        });
         [gathers, due].into_iter().flatten().min().unwrap_or(u64::MAX)
     }
 
@@ -127,6 +143,7 @@ impl<'a> Syncing<'a> {
                 if say.is_some() {
                     self.sync.connected(now);
                 }
+                (self.repairs_before, self.stuck_since) = (self.sync.counters().repairs, None);
                 self.session = Some(Session {
                     serial,
                     say,
@@ -182,7 +199,13 @@ impl<'a> Syncing<'a> {
         if taken < MOST_TELLS {
             sync.drained(now, self.lost);
         }
-        self.orders(now);
+        if self.parts.lease.read() > now || self.parts.lease.armed() > now {
+            sync.acts(now);
+        }
+        // What a flush is to cover has been taken from the ring.
+        if taken < MOST_TELLS {
+            self.orders(now);
+        }
         let more = self.sync.work(now, BUDGET);
         self.say(now);
         self.flushed();
@@ -215,13 +238,28 @@ impl<'a> Syncing<'a> {
     }
 
     fn flushed(&mut self) {
-        let able = self.session.as_ref().is_some_and(|open| open.say.is_some());
+        // A release that knows no flow sync will never have them; a session that broke off may come back.
+        let able = self.session.as_ref().is_none_or(|open| open.say.is_some());
         let (sync, news) = (&self.sync, &self.parts.news);
         self.flushes.retain(|(number, position)| {
-            // Nobody is there who could have them.
             let done = !able || sync.is_acknowledged(*position);
             !(done && news.try_send(News::Flushed(*number)).is_ok())
         });
+    }
+
+    /// Whether the tables go on differing though what differs was told: what the peer lacks it cannot have, and waiting for it is
+    /// bounded.
+    fn is_stuck(&mut self, now: u64, because: Because) -> bool {
+        let repaired = self.sync.counters().repairs > self.repairs_before;
+        let differs = matches!(
+            because,
+            Because::Comparing | Because::Repairing | Because::PeerFull
+        );
+        if !(repaired && differs) {
+            self.stuck_since = None;
+            return false;
+        }
+        now >= *self.stuck_since.get_or_insert(now) + STUCK_NS
     }
 
     fn show(&mut self, now: u64) {
@@ -230,8 +268,11 @@ impl<'a> Syncing<'a> {
             (None, _) => false,
             (Some(Session { say: None, .. }), _) | (_, Verdict::Equal) => true,
             (_, Verdict::Behind { oldest_ms, .. }) => oldest_ms <= PATIENCE_MS,
-            (_, Verdict::NotSyncing { .. }) => false,
+            (_, Verdict::NotSyncing { because }) => self.is_stuck(now, because),
         };
+        if !matches!(verdict, Verdict::NotSyncing { .. }) {
+            self.stuck_since = None;
+        }
         if self.has_flows != Some(has_flows)
             && self.parts.news.try_send(News::PeerHasFlows(has_flows)).is_ok()
         {

@@ -232,6 +232,41 @@ fn a_handshake_has_two_seconds_and_a_silent_peer_four() {
 }
 
 #[test]
+fn b38_a_frame_that_arrives_slowly_is_life_for_a_minute() {
+    let now = Instant::now();
+    let (mut two, mut one, ..) = meet(own(2), own(1));
+    two.handle(now, Input::Said(&Message::Sync(vec![7; 60_000])));
+    let frame = take(&mut two, now);
+    let (last, most) = frame.split_last().unwrap();
+    let mut at = now;
+    for bytes in most.chunks(frame.len() / 20) {
+        at += Duration::from_secs(2);
+        one.handle(at, Input::Arrived(bytes));
+        one.handle(at, Input::Woken);
+        assert_eq!(outputs(&mut one), []);
+    }
+    one.handle(at, Input::Arrived(&[*last]));
+    assert!(matches!(
+        &outputs(&mut one)[..],
+        [Output::Heard(Message::Sync(_))]
+    ));
+    // A byte now and then is none.
+    let (mut two, mut one, ..) = meet(own(2), own(1));
+    two.handle(now, Input::Said(&Message::Sync(vec![7; 60_000])));
+    let frame = take(&mut two, now);
+    let ended = (1..100_u64).find(|n| {
+        let at = now + Duration::from_secs(*n);
+        one.handle(at, Input::Arrived(&frame[..1]));
+        one.handle(at, Input::Woken);
+        outputs(&mut one).contains(&Output::Ended(End::Silent))
+    });
+    assert!(
+        ended.is_some_and(|seconds| (60..70).contains(&seconds)),
+        "{ended:?}"
+    );
+}
+
+#[test]
 fn what_is_no_handshake_ends_at_its_first_frame() {
     let now = Instant::now();
     for (bytes, end) in [

@@ -211,11 +211,9 @@ impl<T: Table> Sync<T> {
         }
     }
 
-    pub(super) fn on_repair_end(&mut self, now: u64, at: At) {
-        let has_acted = self.has_acted(now);
+    pub(super) fn on_repair_end(&mut self, at: At) {
         if let Some(incoming) = self.next_of_stream(at) {
-            let repair = incoming.repair.take();
-            incoming.repair = repair.filter(|repair| !repair.flawed && !has_acted);
+            incoming.repair = incoming.repair.take().filter(|repair| !repair.flawed);
             if let Some(repair) = &mut incoming.repair {
                 repair.removing = Some(0);
             }
@@ -230,16 +228,12 @@ impl<T: Table> Sync<T> {
         else {
             return false;
         };
-        if self.has_acted(now) {
-            self.applier.acknowledge();
-            return false;
-        }
         let next = repair.removing.unwrap_or(0);
         let end = self.buckets().min(next.saturating_add(*budget));
         *budget -= end - next;
         for bucket in next..end {
             for place in self.row(bucket).places() {
-                let class = self.class_at(place);
+                let class = self.class_at(place).filter(|_| !self.is_kept(now, place));
                 if !repair.named.has(place) && class.is_some_and(|class| repair.set.has(class)) {
                     self.remove(place);
                 }
@@ -292,14 +286,12 @@ impl<T: Table> Sync<T> {
 
     /// Takes a place as it is, of a flow that may have changed by itself.
     pub(super) fn note_applied(&mut self, now: u64, place: Place) {
-        let has_acted = self.has_acted(now);
-        if has_acted && !is_flow(self.shadow.get(place)) && self.is_own(place) {
+        if self.is_kept(now, place) {
             return;
         }
         if let Some(incoming) = &self.applier.incoming
             && incoming.judgement.is_some()
             && now >= self.applier.since + UNPROVED
-            && !has_acted
             && let Some(record) = self.table.read(place)
             && record.coarse().is_none()
             && self.table.end(&record.key, record.incarnation).is_some()
@@ -314,10 +306,10 @@ impl<T: Table> Sync<T> {
         }
     }
 
-    /// A flow that this node made is there.
-    fn is_own(&self, place: Place) -> bool {
-        let record = self.table.read(place);
-        record.is_some_and(|record| record.incarnation >> 56 == u64::from(self.node.get()))
+    /// A flow is there that this node made while it acted, and that the owner never told of.
+    fn is_kept(&self, now: u64, place: Place) -> bool {
+        let is_own = |record: Record| record.incarnation >> 56 == u64::from(self.node.get());
+        self.has_acted(now) && !is_flow(self.shadow.get(place)) && self.table.read(place).is_some_and(is_own)
     }
 
     pub(super) fn next_answer(&mut self, most: usize) -> Option<Vec<u8>> {

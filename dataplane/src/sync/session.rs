@@ -230,7 +230,7 @@ impl<T: Table> Sync<T> {
             Body::Batch(at, records) => self.on_batch(now, at, records)?,
             Body::Mark(at) => self.on_mark(at),
             Body::RepairBegin(at, set) => self.on_repair_begin(at, set),
-            Body::RepairEnd(at) => self.on_repair_end(now, at),
+            Body::RepairEnd(at) => self.on_repair_end(at),
             Body::Judgement(judgement) => self.on_judgement(now, &judgement),
             Body::Ack(ack) => self.on_ack(now, &ack),
             Body::Digests(at, classes) => self.on_digests(now, at, &classes),

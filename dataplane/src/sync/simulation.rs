@@ -426,12 +426,21 @@ impl<S: Stage> Pair<S> {
             .keys()
             .chain(other.keys())
             .filter(|incarnation| one.get(incarnation) != other.get(incarnation))
+            .filter(|incarnation| !self.is_kept(**incarnation))
             .map(|incarnation| format!("{incarnation:x}"))
             .collect();
         assert!(
             differing.is_empty() || self.has_young,
             "said to be equal, but {differing:?}"
         );
+    }
+
+    /// Made by a node that was armed, and its own for a while.
+    fn is_kept(&self, incarnation: u64) -> bool {
+        let sides = self.sides.iter().zip(1..);
+        sides
+            .filter(|(side, _)| !side.owns && side.sync.has_acted(self.now))
+            .any(|(_, node)| incarnation >> 56 == node)
     }
 
     fn bury(&mut self) {

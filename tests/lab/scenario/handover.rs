@@ -202,7 +202,7 @@ impl Part<'_> {
             for n in 0..HAND_OVERS {
                 // Asked of the Active and of the Standby in turn.
                 let (owner, asked) = (n % 2, n / 2 % 2);
-                let told = onearm(pair, (owner + asked) % 2)?.ask(&["ha", "switchover"])?;
+                let told = ask_shared(pair, owner, (owner + asked) % 2, &["ha", "switchover"])?;
                 took.push(told["took_ms"].as_u64().context("no time in the answer")?);
                 let next = 1 - owner;
                 if onearm(pair, next)?.ask(&["status"])?["state"] != "active" {
@@ -248,7 +248,7 @@ impl Part<'_> {
 
     /// lb2 owns.
     fn maintenance(&mut self, pair: &mut Pair) -> Result<()> {
-        let (told, seen) = self.beside(pair, |_, pair| onearm(pair, 1)?.ask(&["ha", "maintenance"]))?;
+        let (told, seen) = self.beside(pair, |_, pair| ask_shared(pair, 1, 1, &["ha", "maintenance"]))?;
         self.judge("maintenance", &seen);
         let refused = onearm(pair, 0)?.cli(&["ha", "switchover"])?;
         let said = String::from_utf8_lossy(&refused.stderr).into_owned();
@@ -387,5 +387,21 @@ fn wait_connected(pair: &Pair, index: usize) -> Result<()> {
     clock::wait_for(what, Duration::from_secs(30), Duration::from_millis(50), || {
         let status = onearm(pair, index)?.ask(&["status"])?;
         Ok((status["config"]["peer_digest"].is_string()).then_some(()))
+    })
+}
+
+/// An order, when the peer of the owner has the flows, but for what is under way: else it is handed nothing. Given again, as
+/// the refusal says, where that changed in between.
+fn ask_shared(pair: &mut Pair, owner: usize, asked: usize, order: &[&str]) -> Result<Value> {
+    let (limit, pause) = (Duration::from_secs(20), Duration::from_millis(20));
+    clock::wait_for("the peer to have the flows", limit, pause, || {
+        let status = onearm(pair, owner)?.ask(&["status"])?;
+        if status["sync"]["verdict"] == "not-syncing" {
+            return Ok(None);
+        }
+        match onearm(pair, asked)?.ask(order) {
+            Err(error) if format!("{error:#}").contains("have the connections") => Ok(None),
+            told => told.map(Some),
+        }
     })
 }

@@ -309,7 +309,10 @@ impl<T: Table> Sync<T> {
     /// A flow is there that this node made while it acted, and that the owner never told of.
     fn is_kept(&self, now: u64, place: Place) -> bool {
         let is_own = |record: Record| record.incarnation >> 56 == u64::from(self.node.get());
-        self.has_acted(now) && !is_flow(self.shadow.get(place)) && self.table.read(place).is_some_and(is_own)
+        self.owned == 0
+            && self.has_acted(now)
+            && !is_flow(self.shadow.get(place))
+            && self.table.read(place).is_some_and(is_own)
     }
 
     pub(super) fn next_answer(&mut self, most: usize) -> Option<Vec<u8>> {

@@ -481,3 +481,23 @@ fn flows_do_not_age_at_a_standby_whose_session_broke_off() {
     let due = pair.sync(1).deadline();
     assert!(due.is_some_and(|due| due < pair.now + 2_000_000_000), "{due:?}");
 }
+
+#[test]
+fn what_a_new_owner_makes_while_it_goes_through_its_table_is_told_with_the_rest() {
+    let mut pair = pair();
+    fill(&mut pair, 0, 50);
+    pair.settle(1_000);
+    pair.restart(0, true);
+    let now = pair.now;
+    pair.sync(1).acts(now);
+    pair.own(1, true);
+    // The table has been gone through in part.
+    assert!(pair.sync(1).work(now, 100));
+    for n in 100..160 {
+        pair.open(1, n, false);
+    }
+    pair.drain(1);
+    pair.connect();
+    pair.settle(2_000);
+    assert_eq!(proved(&**pair.table(0)).len(), 50 + 60);
+}

@@ -1,7 +1,11 @@
 //! Live frames: an XDP program builds frames of ever new flows and the kernel sends them, by a test run, out of a port of
 //! the switch into a node (`BPF_F_TEST_XDP_LIVE_FRAMES`). Millions a second on one processor.
 
-use std::{net::Ipv4Addr, os::fd::AsRawFd as _, time::Duration};
+use std::{
+    net::Ipv4Addr,
+    os::fd::{AsRawFd as _, OwnedFd},
+    time::Duration,
+};
 
 use anyhow::{Context as _, Result, bail};
 use aya::{
@@ -82,6 +86,17 @@ pub struct Template {
     pub blind: bool,
     /// Frames a second; none: as many as may be.
     pub rate: Option<u64>,
+    /// Who answers each frame that is [poured](Template::pour); none: nobody.
+    pub answers: Option<Answerer>,
+}
+
+/// A server whose answers a generator makes.
+#[derive(Clone, Copy, Debug)]
+pub struct Answerer {
+    /// Its MAC.
+    pub mac: [u8; 6],
+    /// Its address.
+    pub address: Ipv4Addr,
 }
 
 const ACK: u8 = 16;
@@ -111,8 +126,28 @@ impl Template {
         frame
     }
 
+    /// The answer to a datagram.
+    fn answer(&self, question: &[u8; LEN as usize], by: Answerer) -> [u8; LEN as usize] {
+        let mut frame = *question;
+        frame[6..12].copy_from_slice(&by.mac);
+        frame[26..30].copy_from_slice(&by.address.octets());
+        frame[30..34].copy_from_slice(&question[26..30]);
+        frame[34..36].copy_from_slice(&question[36..38]);
+        frame[36..38].copy_from_slice(&question[34..36]);
+        // Both checksums change by the one address that is another.
+        let (old, new) = (self.to.0.octets(), by.address.octets());
+        for at in [24, 40] {
+            let before = u16::from_ne_bytes([frame[at], frame[at + 1]]);
+            let [old, new] = [old, new].map(|bytes| halves(u32::from_ne_bytes(bytes)));
+            let after = !fold(u32::from(!before) + (0x1_fffe - old) + new);
+            frame[at..at + 2].copy_from_slice(&after.to_ne_bytes());
+        }
+        frame
+    }
+
     /// Sends `count` frames out of `port` of `ns` from a socket, one flow after the other from `first`, at the template's rate:
-    /// a slow one, for which a test run could only wait by itself. When how many had been sent.
+    /// a slow one, for which a test run could only wait by itself. Each is followed by its answer if there is to be one. When how
+    /// many had been sent.
     ///
     /// # Errors
     /// When the port is not there or the kernel refuses.
@@ -129,7 +164,12 @@ impl Template {
                 while u128::from(sent) < due {
                     let frame = self.frame(&bench, first + sent);
                     match send(socket.as_raw_fd(), &frame, MsgFlags::empty()) {
-                        Ok(_) => sent += 1,
+                        Ok(_) => {
+                            sent += 1;
+                            if let Some(by) = self.answers {
+                                send_whole(&socket, &self.answer(&frame, by))?;
+                            }
+                        }
                         // The port's queue is full.
                         Err(Errno::ENOBUFS) => break,
                         Err(error) => return Err(error.into()),
@@ -185,6 +225,17 @@ impl Template {
             pace: self.rate.map_or(0, |rate| 16_000_000_000 / rate.max(1)),
             due: clock::now(),
             ports: self.ports,
+        }
+    }
+}
+
+/// Sends a frame as soon as the port takes it.
+fn send_whole(socket: &OwnedFd, frame: &[u8]) -> Result<()> {
+    loop {
+        match send(socket.as_raw_fd(), frame, MsgFlags::empty()) {
+            Ok(_) => return Ok(()),
+            Err(Errno::ENOBUFS) => std::thread::yield_now(),
+            Err(error) => return Err(error.into()),
         }
     }
 }
@@ -291,12 +342,24 @@ mod tests {
                 flags,
                 blind: false,
                 rate: None,
+                answers: None,
             };
             let frame = template.frame(&template.bench(0, true), 77);
-            assert_eq!(fold(sum(&frame[14..34])), 0xffff);
-            let pseudo =
-                sum(&frame[26..34]) + u32::from(u16::from(frame[23]).to_be()) + u32::from(30_u16.to_be());
-            assert_eq!(fold(sum(&frame[34..]) + pseudo), 0xffff, "{flags:?}");
+            assert_right(&frame);
+            if flags.is_none() {
+                let by = Answerer {
+                    mac: [6; 6],
+                    address: Ipv4Addr::new(192, 168, 100, 11),
+                };
+                assert_right(&template.answer(&frame, by));
+            }
         }
+    }
+
+    fn assert_right(frame: &[u8; LEN as usize]) {
+        assert_eq!(fold(sum(&frame[14..34])), 0xffff);
+        let pseudo =
+            sum(&frame[26..34]) + u32::from(u16::from(frame[23]).to_be()) + u32::from(30_u16.to_be());
+        assert_eq!(fold(sum(&frame[34..]) + pseudo), 0xffff, "{frame:?}");
     }
 }

@@ -207,6 +207,7 @@ fn measured(run: &mut Run, between: Between) -> Result<Cost> {
             flags: None,
             blind: false,
             rate: None,
+            answers: None,
         };
         generator.reach(&template, || lab.sunk())?;
         if between != Between::Nobody {

@@ -109,6 +109,7 @@ fn flooded(run: &mut Run, lab: &OneArm, pair: &Pair, mode: Mode) -> Result<()> {
         flags: Some(SYN),
         blind: true,
         rate: Some(RATE),
+        answers: None,
     };
     let (begun, mut sent) = (clock::now(), 0_u64);
     while clock::now() < begun + clock::nanos(LASTS) {

@@ -99,6 +99,7 @@ fn filled(run: &mut Run, lab: &OneArm, node: &OnearmNode) -> Result<()> {
         flags: None,
         blind: false,
         rate: None,
+        answers: None,
     };
     generator.reach(&template, || lab.sunk())?;
     let begun = clock::now();

@@ -1,11 +1,12 @@
 //! How many new flows a second reach the Standby, how late, and at what cost; how long a table takes to be sent whole and to
 //! be of use.
 //!
-//! A generator pours datagrams of ever new flows out of the Active's port of the switch, at a set rate, on the machine that
+//! A generator pours datagrams of ever new flows (and to onearm their answers) out of the Active's port of the switch, at a set rate, on the machine that
 //! both nodes share.
 
 mod conntrackd;
 mod curve;
+mod onearm;
 
 use std::{collections::BTreeMap, net::Ipv4Addr, path::PathBuf, time::Duration};
 
@@ -19,76 +20,105 @@ use self::{
 use super::{Run, Scenario, named};
 use crate::{
     clock::{self, MS, Nanos, ms},
-    measure::live::{Generator, Template},
+    measure::live::{Answerer, Generator, Template},
     node::{Kind, Node, Pair},
     process,
     service::{Conntrackd, Mode, PairSpec, Service},
     switch::Switch,
-    topology::{NODES, OneArm, Options, SERVERS, VIP, mac},
+    topology::{self, NODES, OneArm, Options, SERVERS, VIP, mac},
 };
 
 const PORT: u16 = 5_300;
 /// Flows a second.
-const RATES: [(&str, u64); 5] = [
+const RATES: [(&str, u64); 6] = [
     ("5k", 5_000),
     ("10k", 10_000),
     ("20k", 20_000),
     ("30k", 30_000),
     ("42k", 42_000),
+    ("100k", 100_000),
 ];
 /// How long each rate is held, s.
 const LASTS: u64 = 5;
-/// Flows of tables that are sent whole: no more than fit into a kernel's table as it is set.
-const SNAPSHOTS: [(&str, u64); 2] = [("snapshot-100k", 100_000), ("snapshot-200k", 200_000)];
+/// Flows of tables that are sent whole.
+const SNAPSHOTS: [(&str, u64); 3] = [
+    ("snapshot-100k", 100_000),
+    ("snapshot-200k", 200_000),
+    ("snapshot-500k", 500_000),
+];
+/// No more fit into a kernel's table as it is set.
+const MOST_OF_KERNEL: u64 = 230_000;
+/// Flows of one of onearm's.
+const MOST: u32 = 1 << 20;
 /// At this rate tables are filled.
 const FILLING: u64 = 20_000;
 /// Everything has come when nothing came for so long.
 const QUIET: Nanos = 1_500 * MS;
 /// A snapshot must be there by then.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Modes of conntrackd, by name.
-const MODES: [(&str, Conntrackd); 2] = [
-    ("conntrackd-ftfw", Conntrackd::FtFw),
-    ("conntrackd-notrack", Conntrackd::Notrack),
+/// What is measured, by name: onearm, and conntrackd in its modes.
+const SIDES: [(&str, Option<Conntrackd>); 3] = [
+    ("onearm", None),
+    ("conntrackd-ftfw", Some(Conntrackd::FtFw)),
+    ("conntrackd-notrack", Some(Conntrackd::Notrack)),
 ];
 
 /// The scenario.
 pub(super) fn scenario() -> Scenario {
     Scenario {
         name: "capacity",
-        about: "conntrackd's new flows a second to the Standby, their lag and CPU, snapshot and commit (--only RATE, --peers)",
+        about: "new flows a second to the Standby, their lag and CPU, snapshots; conntrackd's beside (--only RATE, --peers)",
         for_peers: false,
         run,
     }
 }
 
 fn run(run: &mut Run) -> Result<()> {
-    let modes = named(&MODES, |(name, _)| name, &run.wanted.peers)?;
+    let sides = named(&SIDES, |(name, _)| name, &run.wanted.peers)?;
     let is_snapshot = |word: &&String| SNAPSHOTS.iter().any(|(name, _)| name == word);
     let (snapshots, rates): (Vec<&String>, Vec<&String>) = run.wanted.only.iter().partition(is_snapshot);
     let all = run.wanted.only.is_empty();
     let chosen = |words: Vec<&String>| words.into_iter().cloned().collect::<Vec<_>>();
     let (snapshots, rates) = (chosen(snapshots), chosen(rates));
-    for (name, mode) in modes {
+    for (name, side) in sides {
         if all || !rates.is_empty() {
             for (word, rate) in named(&RATES, |(word, _)| word, &rates)? {
-                with_pair(run, mode, &format!("{name}_{word}"), |run, part, bench| {
-                    bench.rate(run, part, rate)
-                })?;
+                let count = rate * LASTS;
+                if side.is_some() && count > MOST_OF_KERNEL {
+                    continue;
+                }
+                with_pair(
+                    run,
+                    side,
+                    &format!("{name}_{word}"),
+                    |run, part, bench| match side {
+                        None => bench.rate_of_onearm(run, part, rate, count),
+                        Some(_) => bench.rate(run, part, rate, count),
+                    },
+                )?;
             }
         }
         if all || !snapshots.is_empty() {
             for (word, flows) in named(&SNAPSHOTS, |(word, _)| word, &snapshots)? {
-                with_pair(run, mode, &format!("{name}_{word}"), |run, part, bench| {
-                    bench.snapshot(run, part, flows)
-                })?;
+                if side.is_some() && flows > MOST_OF_KERNEL {
+                    continue;
+                }
+                with_pair(
+                    run,
+                    side,
+                    &format!("{name}_{word}"),
+                    |run, part, bench| match side {
+                        None => bench.snapshot_of_onearm(run, part, flows),
+                        Some(_) => bench.snapshot(run, part, flows),
+                    },
+                )?;
             }
         }
     }
     Ok(())
 }
 
-/// A pair of keepalived and conntrackd, with a generator before it.
+/// A pair with a generator before it.
 struct Bench<'a> {
     lab: &'a OneArm,
     pair: Pair,
@@ -102,12 +132,12 @@ type Cpu = BTreeMap<&'static str, u64>;
 
 fn with_pair(
     run: &mut Run,
-    mode: Conntrackd,
+    side: Option<Conntrackd>,
     part: &str,
     work: impl FnOnce(&mut Run, &str, &mut Bench<'_>) -> Result<()>,
 ) -> Result<()> {
     let options = Options {
-        forwarding: true,
+        forwarding: side.is_some(),
         peer_link: true,
         sink: true,
         ..Options::default()
@@ -115,12 +145,27 @@ fn with_pair(
     run.with_lab(part, options, |run, lab| {
         let mut spec = PairSpec::web_and_echo(Mode::Dnat, Duration::from_secs(1));
         spec.services = vec![Service::new("many", "udp", PORT, Mode::Dnat, &SERVERS)];
-        (spec.peer_link, spec.conntrackd) = (true, mode);
+        (spec.peer_link, spec.max_flows) = (true, MOST);
+        let kind = match side {
+            None => Kind::Onearm,
+            Some(mode) => {
+                spec.conntrackd = mode;
+                Kind::Conntrackd
+            }
+        };
+        // A flow without an answer is no flow yet to onearm; its answers are the generator's, which speaks for one server.
+        let answers = side.is_none().then(|| Answerer {
+            mac: mac(SERVERS[0]),
+            address: topology::address(SERVERS[0]),
+        });
+        if answers.is_some() {
+            spec.services[0].servers.truncate(1);
+        }
         // Frames come from an XDP program; without one here the interface must be able to take them.
         lab.ns("lb1").run("ethtool -K eth0 gro on")?;
-        let mut pair = Pair::prepare(Kind::Conntrackd, lab, &spec, &run.wanted.bin_dir)?;
+        let mut pair = Pair::prepare(kind, lab, &spec, &run.wanted.bin_dir)?;
         pair.start()?;
-        for node in NODES {
+        for node in NODES.into_iter().filter(|_| side.is_some()) {
             for key in ["udp_timeout", "udp_timeout_stream"] {
                 let key = format!("net.netfilter.nf_conntrack_{key}");
                 lab.ns(node).sysctl(&key, "600")?;
@@ -137,6 +182,7 @@ fn with_pair(
             flags: None,
             blind: false,
             rate: None,
+            answers,
         };
         generator.reach(&template, || lab.sunk())?;
         let mut bench = Bench {
@@ -174,9 +220,11 @@ impl Bench<'_> {
     fn cpu(&self) -> Cpu {
         let of = |node: &dyn Node| -> u64 {
             let pids = node.pids().into_iter();
-            pids.filter(|pid| process::program(*pid).is_some_and(|name| name == "conntrackd"))
-                .filter_map(process::cpu_ms)
-                .sum()
+            pids.filter(|pid| {
+                process::program(*pid).is_some_and(|name| name == "conntrackd" || name == "onearmd")
+            })
+            .filter_map(process::cpu_ms)
+            .sum()
         };
         let [one, two] = &self.pair.nodes;
         let own = i32::try_from(std::process::id()).unwrap_or(0);
@@ -188,8 +236,7 @@ impl Bench<'_> {
     }
 
     /// New flows at `rate`: which of them came, how late, at what cost.
-    fn rate(&mut self, run: &mut Run, part: &str, rate: u64) -> Result<()> {
-        let count = rate * LASTS;
+    fn rate(&mut self, run: &mut Run, part: &str, rate: u64, count: u64) -> Result<()> {
         let (before, kernel) = (self.cpu(), self.kernel("lb1")?);
         let socket = self.socket("lb2");
         let arrivals = Growth::start(self.lab.ns("lb2"), move || Ok(Caches::ask(&socket)?.came))?;

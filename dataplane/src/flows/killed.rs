@@ -125,7 +125,7 @@ impl Shared {
 }
 
 /// The same memory as a program has it.
-struct Program<'a>(&'a Memory);
+pub(super) struct Program<'a>(pub(super) &'a Memory);
 
 // SAFETY: the same memory and operations.
 unsafe impl FlowMemory for Program<'_> {

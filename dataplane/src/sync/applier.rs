@@ -188,7 +188,7 @@ impl<T: Table> Sync<T> {
         match why {
             Refused::Full => incoming.full = incoming.full.saturating_add(1),
             Refused::Invalid(_) | Refused::Contended => incoming.spoil(),
-            Refused::Older | Refused::LiveHere | Refused::NoService | Refused::NoServer => {}
+            Refused::Older | Refused::LiveHere => {}
         }
     }
 

@@ -53,8 +53,6 @@ pub struct Counters {
     pub malformed: u64,
     /// Records and bodies of kinds this release does not know.
     pub unknown: u64,
-    /// Records of groups this node owns.
-    pub owner_here: u64,
     /// Bodies of another stream, or of one that is not listened to.
     pub stale: u64,
     /// Bodies that came again.
@@ -67,10 +65,6 @@ pub struct Counters {
     pub older: u64,
     /// Flows that a fresher one here beats.
     pub live_here: u64,
-    /// Flows of a service that is not known.
-    pub no_service: u64,
-    /// Flows of a server that is not known.
-    pub no_server: u64,
     /// Flows that a program was in the way of.
     pub contended: u64,
     /// From the event to the acknowledgement.
@@ -83,8 +77,6 @@ impl Counters {
             Refused::Full => self.full += 1,
             Refused::Older => self.older += 1,
             Refused::LiveHere => self.live_here += 1,
-            Refused::NoService => self.no_service += 1,
-            Refused::NoServer => self.no_server += 1,
             Refused::Contended => self.contended += 1,
             Refused::Invalid(_) => self.malformed += 1,
         }

@@ -311,6 +311,11 @@ impl<T: Table> Sync<T> {
         Verdict::NotSyncing { because }
     }
 
+    /// Repairs begun.
+    pub fn repairs(&self) -> u64 {
+        self.counters.repairs
+    }
+
     /// What was counted.
     pub fn counters(&self) -> Counters {
         Counters {

@@ -49,10 +49,6 @@ pub enum Refused {
     Older,
     /// A fresher one here beats it.
     LiveHere,
-    /// Nothing is known of its service, and the table keeps none of others.
-    NoService,
-    /// Nothing is known of its server, and the table keeps none of others.
-    NoServer,
     /// A program was in the way for too long.
     Contended,
     /// It contradicts itself.

@@ -85,6 +85,18 @@ pub struct NewEvent {
     pub remedy: String,
 }
 
+impl NewEvent {
+    /// An event; `remedy` is empty when nothing is to be done.
+    pub fn new(severity: Severity, kind: &'static str, message: String, remedy: &str) -> Self {
+        Self {
+            severity,
+            kind,
+            message,
+            remedy: remedy.to_owned(),
+        }
+    }
+}
+
 /// Which events are wanted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

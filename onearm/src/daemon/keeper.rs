@@ -6,7 +6,7 @@ mod sweep;
 mod syncing;
 mod thread;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::future::pending;
 use std::io;
 use std::net::IpAddr;
@@ -102,10 +102,10 @@ impl View {
     /// As `onearm status` shows it.
     pub(crate) fn status(&self) -> SyncStatus {
         let mut status = SyncStatus {
-            because: self.why_not().unwrap_or_default(),
+            because: notices::why(self).unwrap_or_default(),
             lag_p50_us: self.counters.lag.p50_us,
             lag_p99_us: self.counters.lag.p99_us,
-            counters: counters(&self.counters),
+            counters: super::notices::counted(&self.counters).collect(),
             ..SyncStatus::default()
         };
         if status.because.is_empty() {
@@ -118,11 +118,6 @@ impl View {
             (status.records_behind, status.oldest_behind_ms) = (records, oldest_ms);
         }
         status
-    }
-
-    /// Why the peer does not have the flows; `None`: it has.
-    pub(crate) fn why_not(&self) -> Option<String> {
-        notices::why(self)
     }
 }
 
@@ -206,16 +201,6 @@ impl Drop for Keeper {
         self.stop.store(true, Ordering::Relaxed);
         self.wake.write(1).unwrap_or_default();
     }
-}
-
-fn counters(counters: &Counters) -> BTreeMap<String, u64> {
-    let Ok(serde_json::Value::Object(named)) = serde_json::to_value(counters) else {
-        return BTreeMap::new();
-    };
-    let numbers = named
-        .into_iter()
-        .filter_map(|(name, n)| Some((name, n.as_u64()?)));
-    numbers.collect()
 }
 
 fn with_sync(

@@ -3,6 +3,7 @@
 mod election;
 mod history;
 mod orders;
+mod peer;
 mod reload;
 mod tracking;
 

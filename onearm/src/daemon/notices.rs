@@ -183,13 +183,19 @@ pub(crate) fn fault(fault: &Fault) -> String {
     )
 }
 
+/// Counters by name: the fields of a struct of numbers.
+pub(crate) fn counted<T: Serialize>(counters: &T) -> impl Iterator<Item = (String, u64)> + use<T> {
+    let named = match serde_json::to_value(counters) {
+        Ok(serde_json::Value::Object(named)) => named,
+        _ => serde_json::Map::new(),
+    };
+    named
+        .into_iter()
+        .filter_map(|(name, n)| Some((name, n.as_u64()?)))
+}
+
 fn warning(kind: &'static str, message: String, remedy: &str) -> NewEvent {
-    NewEvent {
-        severity: Severity::Warning,
-        kind,
-        message,
-        remedy: remedy.to_owned(),
-    }
+    NewEvent::new(Severity::Warning, kind, message, remedy)
 }
 
 #[cfg(test)]

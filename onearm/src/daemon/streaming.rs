@@ -248,7 +248,7 @@ impl Notices {
                 "the stream to the peer crashed, {} times so far, and is started again",
                 view.crashes
             );
-            events.push(event(
+            events.push(NewEvent::new(
                 Severity::Error,
                 "stream-crashed",
                 text,
@@ -263,7 +263,12 @@ impl Notices {
             if self.told_down != Some(name) {
                 if is_due(self.down_told_at, now) {
                     self.down_told_at = Some(now);
-                    events.push(event(Severity::Warning, "stream-down", text.clone(), remedy));
+                    events.push(NewEvent::new(
+                        Severity::Warning,
+                        "stream-down",
+                        text.clone(),
+                        remedy,
+                    ));
                 }
                 self.told_down = Some(name);
             }
@@ -283,7 +288,7 @@ impl Notices {
         }
         let first = std::mem::replace(&mut self.sessions, view.sessions) == 0;
         if let Some(known) = self.peer.replace(peer.to_owned()).filter(|known| known != peer) {
-            events.push(event(
+            events.push(NewEvent::new(
                 Severity::Warning,
                 "peer-name-changed",
                 format!("the other node of the pair is {peer} now, it was {known}"),
@@ -292,7 +297,7 @@ impl Notices {
         }
         let was_told = self.told_down.take().is_some();
         if first || was_told {
-            events.push(event(
+            events.push(NewEvent::new(
                 Severity::Info,
                 "stream-up",
                 format!("stream to {peer}"),
@@ -310,7 +315,7 @@ impl Notices {
             } else {
                 format!("the stream to {peer} was made anew {times} times, the last time: {why}")
             };
-            events.push(event(Severity::Info, "stream-renewed", text, remedy));
+            events.push(NewEvent::new(Severity::Info, "stream-renewed", text, remedy));
         }
     }
 
@@ -320,7 +325,7 @@ impl Notices {
         let differs = profile.digest != self.digest;
         if differs && !self.differs {
             let peer = self.peer.as_deref().unwrap_or("the peer");
-            events.push(event(
+            events.push(NewEvent::new(
                 Severity::Warning,
                 "configuration-differs",
                 format!("{peer} runs another pair.toml"),
@@ -341,15 +346,6 @@ fn why(last: Option<&End>) -> (String, &'static str) {
         },
         |end| (end.to_string(), end.remedy()),
     )
-}
-
-fn event(severity: Severity, kind: &'static str, message: String, remedy: &str) -> NewEvent {
-    NewEvent {
-        severity,
-        kind,
-        message,
-        remedy: remedy.to_owned(),
-    }
 }
 
 /// The stream as `onearm status` shows it; `None` of a view: there is no key.

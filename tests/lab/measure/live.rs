@@ -18,7 +18,7 @@ use nix::{
     sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, bind, send, socket},
 };
 use onearm_dataplane_common::{
-    bench::{Bench, MARK, TEMPLATE_WORDS, flow},
+    bench::{self, Bench, MARK, TEMPLATE_WORDS, flow},
     checksum::{fold, halves},
 };
 
@@ -26,7 +26,7 @@ use super::capture::link_address;
 use crate::{
     clock::{self, MS, Nanos},
     netns::Namespace,
-    process,
+    process, topology,
 };
 
 /// The object with `bench_generate` and `bench_sink`; empty where it was not built.
@@ -88,6 +88,24 @@ pub struct Template {
     pub rate: Option<u64>,
     /// Who answers each frame that is [poured](Template::pour); none: nobody.
     pub answers: Option<Answerer>,
+}
+
+impl Template {
+    /// Datagrams of clients behind the lab's router to node lb1: 16,777,216 flows, as many frames as may be, nobody answers.
+    pub fn of_clients(to: (Ipv4Addr, u16)) -> Self {
+        Self {
+            to_mac: topology::mac("lb1"),
+            from_mac: topology::mac("rt"),
+            base: Ipv4Addr::new(100, 64, 0, 0),
+            flows: 1 << 24,
+            ports: bench::ports::APART,
+            to,
+            flags: None,
+            blind: false,
+            rate: None,
+            answers: None,
+        }
+    }
 }
 
 /// A server whose answers a generator makes.

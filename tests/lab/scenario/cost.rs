@@ -17,7 +17,7 @@ use crate::{
     report::median,
     service::{Mode, PairSpec, Service},
     switch::Switch,
-    topology::{OneArm, Options, SERVERS, VIP, mac},
+    topology::{OneArm, Options, SERVERS, VIP},
     xdp::PassThrough,
 };
 
@@ -198,16 +198,8 @@ fn measured(run: &mut Run, between: Between) -> Result<Cost> {
         let (node, _turn) = start(run, lab, between)?;
         let mut generator = Generator::new(lab.switch().ns(), &Switch::port("lb1"), 0)?;
         let template = Template {
-            to_mac: mac("lb1"),
-            from_mac: mac("rt"),
-            base: Ipv4Addr::new(100, 64, 0, 0),
             flows: 64,
-            ports: ports::APART,
-            to: (VIP, PORT),
-            flags: None,
-            blind: false,
-            rate: None,
-            answers: None,
+            ..Template::of_clients((VIP, PORT))
         };
         generator.reach(&template, || lab.sunk())?;
         if between != Between::Nobody {

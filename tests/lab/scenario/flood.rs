@@ -3,14 +3,9 @@
 //! The flood comes out of the node's port of the switch, as from a wire, and ends there once the node has sent it on: what
 //! servers make of a flood is their kernel's affair.
 
-use std::{
-    collections::BTreeMap,
-    net::{Ipv4Addr, SocketAddrV4},
-    time::Duration,
-};
+use std::{collections::BTreeMap, net::SocketAddrV4, time::Duration};
 
 use anyhow::{Context as _, Result};
-use onearm_dataplane_common::bench::ports;
 
 use super::{Run, Scenario, modes, stage};
 use crate::{
@@ -22,7 +17,7 @@ use crate::{
     node::{Pair, onearm::OnearmNode},
     service::{Mode, PairSpec, Service},
     switch::Switch,
-    topology::{OneArm, Options, SERVERS, VIP, mac},
+    topology::{OneArm, Options, SERVERS, VIP},
     traffic,
 };
 
@@ -100,16 +95,11 @@ fn flooded(run: &mut Run, lab: &OneArm, pair: &Pair, mode: Mode) -> Result<()> {
     let seed = run.random() >> 8;
     let mut generator = Generator::new(lab.switch().ns(), &Switch::port("lb1"), seed)?;
     let template = Template {
-        to_mac: mac("lb1"),
-        from_mac: mac("rt"),
-        base: Ipv4Addr::new(100, 64, 0, 0),
         flows: SOURCES,
-        ports: ports::APART,
-        to: (VIP, talk::PORT),
         flags: Some(SYN),
         blind: true,
         rate: Some(RATE),
-        answers: None,
+        ..Template::of_clients((VIP, talk::PORT))
     };
     let (begun, mut sent) = (clock::now(), 0_u64);
     while clock::now() < begun + clock::nanos(LASTS) {

@@ -1,9 +1,8 @@
 //! Four million flows: what they take, how long a question about some of them lasts, and whether they end in time.
 
-use std::{fs, net::Ipv4Addr, time::Duration};
+use std::{fs, time::Duration};
 
 use anyhow::{Context as _, Result};
-use onearm_dataplane_common::bench::ports;
 use serde_json::Value;
 
 use super::{Run, Scenario};
@@ -14,7 +13,7 @@ use crate::{
     process,
     service::{Mode, PairSpec, Service},
     switch::Switch,
-    topology::{OneArm, Options, SERVERS, VIP, mac},
+    topology::{OneArm, Options, SERVERS, VIP},
 };
 
 const PORT: u16 = 5_300;
@@ -89,18 +88,7 @@ fn number(status: &Value, name: &str) -> Result<u64> {
 /// Makes the flows.
 fn filled(run: &mut Run, lab: &OneArm, node: &OnearmNode) -> Result<()> {
     let mut generator = Generator::new(lab.switch().ns(), &Switch::port("lb1"), 0)?;
-    let template = Template {
-        to_mac: mac("lb1"),
-        from_mac: mac("rt"),
-        base: Ipv4Addr::new(100, 64, 0, 0),
-        flows: 1 << 24,
-        ports: ports::APART,
-        to: (VIP, PORT),
-        flags: None,
-        blind: false,
-        rate: None,
-        answers: None,
-    };
+    let template = Template::of_clients((VIP, PORT));
     generator.reach(&template, || lab.sunk())?;
     let begun = clock::now();
     let (mut rounds, mut counters) = (0, Value::Null);

@@ -216,7 +216,7 @@ impl Election {
                 done_at,
                 flush: Flush::Asked(_),
                 ..
-            } if now >= done_at && (!handing.must || self.may_wait(now, handing.why)) => {
+            } if now >= done_at && (!handing.must || self.is_voluntary(now, handing.why)) => {
                 self.break_off();
                 if !handing.must {
                     self.refuse_hand_over(Unable::PeerLacksFlows);
@@ -243,12 +243,15 @@ impl Election {
         false
     }
 
-    /// Whether a hand-over is for a peer better by its priority alone: nobody is worse off for its waiting.
-    fn may_wait(&self, now: MonoTime, why: Event) -> bool {
-        let health = self.peer.map(|peer| peer.health);
-        why == Event::BetterAdvert
-            && self.priority() > Priority::IMPAIRED
-            && health == Some(self.health_at(now))
+    /// Whether a peer of this health can be better by its priority alone: nobody is worse off for its waiting.
+    pub(super) fn may_wait(&self, now: MonoTime, health: Health) -> bool {
+        self.priority() > Priority::IMPAIRED && health == self.health_at(now)
+    }
+
+    /// Whether a hand-over is for such a peer.
+    fn is_voluntary(&self, now: MonoTime, why: Event) -> bool {
+        let mut peer = self.peer.iter();
+        why == Event::BetterAdvert && peer.any(|peer| self.may_wait(now, peer.health))
     }
 
     /// As the Active: the peer has what it was told until flush `number`.

@@ -73,9 +73,8 @@ impl Election {
             Kind::Preempt => {
                 let own = (self.health_at(now), self.priority(), self.settings.address);
                 let is_better = (said.health, heard.priority, heard.source) > own;
-                // Nobody is worse off for its waiting.
-                let may_wait = said.health == own.0 && own.1 > Priority::IMPAIRED;
-                (is_better && (self.peer_has_flows || !may_wait)).then_some(Event::BetterAdvert)
+                let may_go = self.peer_has_flows || !self.may_wait(now, said.health);
+                (is_better && may_go).then_some(Event::BetterAdvert)
             }
             // It will own the addresses whatever this node answers.
             Kind::Claim => (said.unheard_nanos >= 2 * self.settings.interval.as_nanos())

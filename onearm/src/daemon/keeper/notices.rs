@@ -41,7 +41,7 @@ impl Notices {
             self.out_since = None;
             if std::mem::take(&mut self.told_out) || !std::mem::replace(&mut self.ever_in, true) {
                 let text = "both nodes have the same flows".to_owned();
-                events.push(event(Severity::Info, "flows-in-sync", text, ""));
+                events.push(NewEvent::new(Severity::Info, "flows-in-sync", text, ""));
             }
             return (Vec::new(), events);
         };
@@ -53,7 +53,7 @@ impl Notices {
         let due = self.told_out_at.is_none_or(|told| now - told >= AGAIN_NS);
         if !self.told_out && due {
             (self.told_out, self.told_out_at) = (true, Some(now));
-            events.push(event(
+            events.push(NewEvent::new(
                 Severity::Warning,
                 "flows-out-of-sync",
                 text.clone(),
@@ -71,15 +71,6 @@ pub(super) fn why(view: &View) -> Option<String> {
         (None, _) => Some(Because::NoSession.to_string()),
         (Some(true), Verdict::Equal | Verdict::Behind { .. }) => None,
         (Some(true), Verdict::NotSyncing { because }) => Some(because.to_string()),
-    }
-}
-
-fn event(severity: Severity, kind: &'static str, message: String, remedy: &str) -> NewEvent {
-    NewEvent {
-        severity,
-        kind,
-        message,
-        remedy: remedy.to_owned(),
     }
 }
 

@@ -143,7 +143,7 @@ impl<'a> Syncing<'a> {
                 if say.is_some() {
                     self.sync.connected(now);
                 }
-                (self.repairs_before, self.stuck_since) = (self.sync.counters().repairs, None);
+                (self.repairs_before, self.stuck_since) = (self.sync.repairs(), None);
                 self.session = Some(Session {
                     serial,
                     say,
@@ -249,11 +249,13 @@ impl<'a> Syncing<'a> {
 
     /// Whether the tables go on differing though what differs was told: what the peer lacks it cannot have, and waiting for it is
     /// bounded.
-    fn is_stuck(&mut self, now: u64, because: Because) -> bool {
-        let repaired = self.sync.counters().repairs > self.repairs_before;
+    fn is_stuck(&mut self, now: u64, verdict: Verdict) -> bool {
+        let repaired = self.sync.repairs() > self.repairs_before;
         let differs = matches!(
-            because,
-            Because::Comparing | Because::Repairing | Because::PeerFull
+            verdict,
+            Verdict::NotSyncing {
+                because: Because::Comparing | Because::Repairing | Because::PeerFull
+            }
         );
         if !(repaired && differs) {
             self.stuck_since = None;
@@ -264,15 +266,13 @@ impl<'a> Syncing<'a> {
 
     fn show(&mut self, now: u64) {
         let verdict = self.sync.verdict(now);
+        let is_stuck = self.is_stuck(now, verdict);
         let has_flows = match (&self.session, verdict) {
             (None, _) => false,
             (Some(Session { say: None, .. }), _) | (_, Verdict::Equal) => true,
             (_, Verdict::Behind { oldest_ms, .. }) => oldest_ms <= PATIENCE_MS,
-            (_, Verdict::NotSyncing { because }) => self.is_stuck(now, because),
+            (_, Verdict::NotSyncing { .. }) => is_stuck,
         };
-        if !matches!(verdict, Verdict::NotSyncing { .. }) {
-            self.stuck_since = None;
-        }
         if self.has_flows != Some(has_flows)
             && self.parts.news.try_send(News::PeerHasFlows(has_flows)).is_ok()
         {

@@ -377,24 +377,12 @@ pub(super) const fn node_state(role: Role) -> NodeState {
 
 /// All counters of the HA process by name.
 fn counters(state: &HaState) -> BTreeMap<String, u64> {
-    let groups = [
-        serde_json::to_value(state.election_counters),
-        serde_json::to_value(state.announce_counters),
-        serde_json::to_value(state.wire_counters),
-        serde_json::to_value(state.driver_counters),
-        serde_json::to_value(state.voice_counters),
-    ];
-    let prefixes = ["election", "announce", "wire", "thread", "authentication"];
-    let mut all = BTreeMap::new();
-    for (prefix, group) in prefixes.into_iter().zip(groups) {
-        let Ok(serde_json::Value::Object(group)) = group else {
-            continue;
-        };
-        all.extend(
-            group
-                .into_iter()
-                .filter_map(|(name, n)| Some((format!("{prefix}_{name}"), n.as_u64()?))),
-        );
-    }
-    all
+    let with = |prefix: &'static str| move |(name, n): (String, u64)| (format!("{prefix}_{name}"), n);
+    notices::counted(&state.election_counters)
+        .map(with("election"))
+        .chain(notices::counted(&state.announce_counters).map(with("announce")))
+        .chain(notices::counted(&state.wire_counters).map(with("wire")))
+        .chain(notices::counted(&state.driver_counters).map(with("thread")))
+        .chain(notices::counted(&state.voice_counters).map(with("authentication")))
+        .collect()
 }

@@ -8,10 +8,9 @@ mod conntrackd;
 mod curve;
 mod onearm;
 
-use std::{collections::BTreeMap, net::Ipv4Addr, path::PathBuf, time::Duration};
+use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 
 use anyhow::Result;
-use onearm_dataplane_common::bench::ports;
 
 use self::{
     conntrackd::{Caches, Growth},
@@ -173,16 +172,8 @@ fn with_pair(
         }
         let mut generator = Generator::new(lab.switch().ns(), &Switch::port("lb1"), 0)?;
         let template = Template {
-            to_mac: mac("lb1"),
-            from_mac: mac("rt"),
-            base: Ipv4Addr::new(100, 64, 0, 0),
-            flows: 1 << 24,
-            ports: ports::APART,
-            to: (VIP, PORT),
-            flags: None,
-            blind: false,
-            rate: None,
             answers,
+            ..Template::of_clients((VIP, PORT))
         };
         generator.reach(&template, || lab.sunk())?;
         let mut bench = Bench {

@@ -13,28 +13,7 @@ use nix::unistd::Pid;
 use proptest::prelude::*;
 
 use super::*;
-
-/// The table as a program sees it.
-struct Program<'m>(&'m Memory);
-
-// SAFETY: as the memory's.
-unsafe impl FlowMemory for Program<'_> {
-    const MORTAL: bool = false;
-
-    fn bucket<A: Address>(&self, index: u32) -> Option<*mut Bucket<A>> {
-        self.0.bucket(index)
-    }
-
-    unsafe fn exchange(&self, word: *mut u64, expected: u64, new: u64) -> u64 {
-        // SAFETY: the caller's promise.
-        unsafe { self.0.exchange(word, expected, new) }
-    }
-
-    unsafe fn add(&self, word: *mut u64, n: u64) {
-        // SAFETY: the caller's promise.
-        unsafe { self.0.add(word, n) };
-    }
-}
+use crate::flows::killed::Program;
 
 /// What a flow of few clients may be.
 #[derive(Clone, Copy, Debug)]

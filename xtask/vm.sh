@@ -11,5 +11,5 @@ while read -r source program; do
   strip -o "$tests/$(basename "$source" .rs)" "$program"
 done < <(sed -n 's/^ *Executable \(tests\/[^ ]*\) (\(.*\))$/\1 \2/p' <<<"$built")
 rc=0
-for scenario in ${*:-vm-bpf vm-package vm-smoke vm-faults vm-devices vm-modes}; do target/release/onearm-lab run "$scenario" || rc=1; done
+for scenario in ${*:-vm-bpf vm-package vm-shutdown vm-smoke vm-faults vm-devices vm-modes}; do target/release/onearm-lab run "$scenario" || rc=1; done
 exit $rc

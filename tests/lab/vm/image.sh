@@ -3,7 +3,7 @@
 # modules. The text of this file is the recipe: a change makes a new image.
 set -euo pipefail
 out=$1 root=$1/root
-packages=systemd,systemd-sysv,dbus,udev,kmod,zstd,initramfs-tools,linux-image-cloud-amd64
+packages=systemd,ifupdown,systemd-sysv,dbus,udev,kmod,zstd,initramfs-tools,linux-image-cloud-amd64
 packages+=,iproute2,iputils-ping,iputils-arping,ethtool,nftables,tcpdump,curl,python3,procps,bpftool,nginx-light
 mkdir -p "$root"
 debootstrap --variant=minbase --include="$packages" bookworm "$root" "${DEBIAN_MIRROR:-http://deb.debian.org/debian}"

@@ -5,6 +5,7 @@ mod facilities;
 mod faults;
 mod inside;
 mod package;
+mod shutdown;
 
 use std::{fs, path::PathBuf, time::Duration};
 
@@ -34,6 +35,11 @@ pub(super) fn scenarios() -> Vec<Scenario> {
             "vm-package",
             "the Debian package in a VM: installed, started, serving, killed, stopped, removed",
             package::run,
+        ),
+        of(
+            "vm-shutdown",
+            "an owner's machine shuts down: handed over in order, before its network is down",
+            shutdown::run,
         ),
         of("vm-bpf", "the dataplane's own tests on kernel 6.1", bpf::run),
         of(

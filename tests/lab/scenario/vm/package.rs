@@ -15,7 +15,7 @@ use crate::{
 };
 
 /// Where `make deb` puts it.
-const PACKAGES: &str = "target/deb";
+pub(super) const PACKAGES: &str = "target/deb";
 /// Requests of a client.
 const REQUESTS: usize = 50;
 /// A start, stop, installation or removal ends within this in an emulated machine.

@@ -111,11 +111,24 @@ fn run(run: &mut Run) -> Result<()> {
                 ))
             ));
         }
-        let without = changes.iter().filter(|c| cause(&stalls, **c).is_none()).count();
+        let without: Vec<_> = changes.iter().filter(|c| cause(&stalls, **c).is_none()).collect();
         run.report.check(
             "no change of owner without a stall of the machine that caused it",
-            without == 0,
-            format!("{} changes, {without} without a stall", changes.len()),
+            without.is_empty(),
+            format!(
+                "{} changes, {} without a stall: {:?}",
+                changes.len(),
+                without.len(),
+                without
+                    .iter()
+                    .map(|c| format!(
+                        "at {:.3} s from {:?} to {:?}",
+                        ms(c.at - begun) / 1e3,
+                        c.from,
+                        c.to
+                    ))
+                    .collect::<Vec<_>>()
+            ),
         );
         let doubles = lease::doubles(&readings);
         run.report.check(

@@ -192,15 +192,16 @@ impl<'a> Syncing<'a> {
     /// When the ring cannot be read.
     pub(super) fn turn(&mut self, now: u64) -> Result<bool, onearm_dataplane::Error> {
         let (sync, ring) = (&mut self.sync, &mut self.parts.ring);
+        // Before what the programs say, which they may have said since this node acts.
+        if self.parts.lease.read() > now || self.parts.lease.armed() > now {
+            sync.acts(now);
+        }
         let taken = ring.drain(MOST_TELLS, |tell| sync.told(now, tell));
         if taken > 0 || now >= self.lost_at + SHOWN_NS {
             (self.lost, self.lost_at) = (ring.lost()?, now);
         }
         if taken < MOST_TELLS {
             sync.drained(now, self.lost);
-        }
-        if self.parts.lease.read() > now || self.parts.lease.armed() > now {
-            sync.acts(now);
         }
         // What a flush is to cover has been taken from the ring.
         if taken < MOST_TELLS {

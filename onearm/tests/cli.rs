@@ -47,11 +47,20 @@ impl ControlBackend for Daemon {
         if request == (HaRequest::Switchover { force: false }) {
             return Err(Refusal::state("nothing has changed: lb2 is in maintenance"));
         }
+        if request
+            == (HaRequest::Maintenance {
+                on: true,
+                force: false,
+            })
+        {
+            tokio::time::sleep(std::time::Duration::from_millis(800)).await;
+        }
         Ok(HaAnswer {
             node: "lb1".into(),
             state: onearm::control::NodeState::Standby,
             owner: Some("lb2".into()),
             took_ms: Some(42),
+            waited_ms: None,
             message: format!("{request:?}"),
         })
     }
@@ -114,6 +123,12 @@ fn every_answer_of_the_daemon_has_its_exit_code() {
             "Switchover { force: true }\n",
             "",
         ),
+        (
+            &["ha", "maintenance"],
+            0,
+            "Maintenance { on: true, force: false }\n",
+            "onearm: the order is being carried out\n",
+        ),
         (&["ha", "hold"], 0, "Hold { on: true }\n", ""),
         (&["ha", "hold", "--off"], 0, "Hold { on: false }\n", ""),
         (
@@ -125,7 +140,7 @@ fn every_answer_of_the_daemon_has_its_exit_code() {
         (
             &["ha", "maintenance", "--force", "--json"],
             0,
-            "{\n  \"node\": \"lb1\",\n  \"state\": \"standby\",\n  \"owner\": \"lb2\",\n  \"took_ms\": 42,\n  \"message\": \"Maintenance { on: true, force: true }\"\n}\n",
+            "{\n  \"node\": \"lb1\",\n  \"state\": \"standby\",\n  \"owner\": \"lb2\",\n  \"took_ms\": 42,\n  \"waited_ms\": null,\n  \"message\": \"Maintenance { on: true, force: true }\"\n}\n",
             "",
         ),
         (

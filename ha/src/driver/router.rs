@@ -390,6 +390,7 @@ impl Router {
                 Output::Speak => speaks = true,
                 Output::Flush(number) => tell(ToMain::Flush(number)),
                 Output::RefuseHandOver(unable) => tell(ToMain::HandOverRefused(unable)),
+                Output::ShowWaiting(waits) => tell(ToMain::HandOverWaits(waits)),
                 Output::StartAnnouncing => self.announcer.handle(now, announce::Input::LeaseTaken),
                 Output::AnnounceAgain => self.announcer.handle(now, announce::Input::AnnouncementsDoubtful),
                 Output::StopAnnouncing => self.announcer.handle(now, announce::Input::LeaseLost),

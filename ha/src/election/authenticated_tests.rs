@@ -383,7 +383,8 @@ impl Pair {
                 Output::Speak => *datagram_at = now,
                 Output::Flush(number) => election.handle(now, Input::Flushed(number)),
                 Output::RefuseHandOver(unable) => self.refused.push((index, unable)),
-                Output::ReportTransition(_)
+                Output::ShowWaiting(_)
+                | Output::ReportTransition(_)
                 | Output::StartAnnouncing
                 | Output::AnnounceAgain
                 | Output::StopAnnouncing
@@ -854,6 +855,37 @@ fn twenty_hand_overs_in_quick_turn_serve_at_every_instant() {
 }
 
 #[test]
+fn hand_overs_ordered_before_the_new_owner_has_told_its_flows_wait_for_that_and_none_is_refused() {
+    let mut orders = vec![(2_900, 1, Input::PeerHasFlows(false))];
+    for n in 0..8_usize {
+        let (at, owner) = (3_000 + 2_500 * n as u64, n % 2);
+        // Asked of the Active and of the Standby in turn.
+        let order = if n / 2 % 2 == 0 {
+            (at, owner, HAND_OVER)
+        } else {
+            (at, 1 - owner, Input::TakeOverOrdered)
+        };
+        orders.push(order);
+        orders.push((at + 1_500, owner, Input::PeerHasFlows(true)));
+        orders.push((at + 2_400, owner, Input::PeerHasFlows(false)));
+    }
+    orders.insert(1, (2_950, 0, Input::PeerHasFlows(false)));
+    let mut pair = ordered(100, true, &orders);
+    for n in 0..8_usize {
+        let ordered_at = (13_000 + 2_500 * n as u64) * MS;
+        while pair.real < ordered_at + 2_500 * MS {
+            pair.advance();
+            assert!(pair.serves(), "{n}: at {}", pair.real);
+            if pair.real < ordered_at + 1_400 * MS {
+                assert_eq!(pair.owner(), Some(n % 2), "{n}: at {}", pair.real);
+            }
+        }
+        assert_eq!(pair.owner(), Some(1 - n % 2), "{n}");
+    }
+    assert_eq!((pair.doubles.len(), pair.refused.len()), (0, 0));
+}
+
+#[test]
 fn b37_a_better_node_that_returns_is_handed_everything_in_order() {
     let mut pair = Pair::new(100, true, true, vec![(3_000 * MS, 4_000 * MS, Fault::Kill(0))]);
     for settings in &mut pair.settings {
@@ -951,7 +983,7 @@ fn whoever_asks_for_a_hand_over_in_vain_is_told_why() {
         (5_002, 1, Input::TakeOverOrdered),
     ];
     let mut pair = ordered(100, true, &orders);
-    pair.run(7_000);
+    pair.run(11_000);
     let asked: Vec<_> = pair.refused.iter().filter(|(node, _)| *node == 1).collect();
     assert_eq!(
         asked,
@@ -1071,6 +1103,7 @@ fn order() -> impl Strategy<Value = Input> {
         1 => Just(Input::HandOverOrdered { force: true }),
         1 => Just(Input::MainFellSilent),
         1 => Just(Input::MainSpokeAgain),
+        2 => any::<bool>().prop_map(Input::PeerHasFlows),
     ]
 }
 

@@ -37,7 +37,7 @@ const LATE_NANOS: u64 = 50_000_000;
 const CHANGE_ADVERTS: u64 = 10;
 
 pub use handover::GRANT_NANOS;
-use handover::Handing;
+use handover::{Asking, Handing};
 
 /// Where the machine stands; each state owns its deadlines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -165,8 +165,8 @@ pub struct Election {
     armed_until: MonoTime,
     /// [`Output::Relay`] was ordered since this node last owned.
     relays: bool,
-    /// The peer is asked to hand over, until then.
-    asking_until: Option<MonoTime>,
+    /// The peer is asked to hand over.
+    asking: Option<Asking>,
     /// Why it does not, by its own words.
     refused_by_peer: Option<Refused>,
     counters: ElectionCounters,
@@ -219,7 +219,7 @@ impl Election {
             flushes: 0,
             armed_until: MonoTime::ZERO,
             relays: false,
-            asking_until: None,
+            asking: None,
             refused_by_peer: None,
             counters: ElectionCounters::default(),
             alarms: AlarmMemory::default(),
@@ -293,6 +293,7 @@ impl Election {
             peer_health: self.peer.map(|peer| peer.health),
             stance: self.settings.stance,
             peer_stance: self.peer.map(|peer| peer.signs.stance()),
+            waits_since: self.waits_since(),
         }
     }
 
@@ -320,21 +321,28 @@ impl Election {
             State::Standby {
                 active_down_at,
                 phase,
-            } => Some(self.asking_until.unwrap_or(active_down_at).min(match phase {
-                Phase::Waiting => self.claim_at(active_down_at),
-                Phase::Released => active_down_at,
-                Phase::Claiming { next_at, left } => {
-                    if left > 0 {
-                        next_at.min(active_down_at)
-                    } else {
-                        active_down_at
-                    }
-                }
-                Phase::Preempting { next_at } => next_at.min(self.claim_at(active_down_at)),
-            })),
+            } => Some(
+                self.asking
+                    .map_or(active_down_at, |asking| asking.until)
+                    .min(match phase {
+                        Phase::Waiting => self.claim_at(active_down_at),
+                        Phase::Released => active_down_at,
+                        Phase::Claiming { next_at, left } => {
+                            if left > 0 {
+                                next_at.min(active_down_at)
+                            } else {
+                                active_down_at
+                            }
+                        }
+                        Phase::Preempting { next_at } => next_at.min(self.claim_at(active_down_at)),
+                    }),
+            ),
             State::Active(tenure) => {
                 let due = tenure.advertise_at.min(tenure.renew_at);
-                Some(self.handing.map_or(due, |handing| due.min(handing.deadline())))
+                Some(
+                    self.handing
+                        .map_or(due, |handing| due.min(handing.deadline(self.peer_has_flows))),
+                )
             }
         }
     }
@@ -512,7 +520,11 @@ impl Election {
             }
             (State::Active(_), Input::HandOverOrdered { force }) => {
                 self.refused_peer = None;
-                self.hand_over(now, Event::HandOver, force);
+                if force {
+                    self.hand_over(now, Event::HandOver, true);
+                } else {
+                    self.hand_over_in_order(now, false);
+                }
             }
             (_, Input::PeerLegsKnown(known)) => self.peer_legs_known = known,
             (_, Input::PeerHasFlows(has)) => self.peer_has_flows = has,
@@ -553,7 +565,11 @@ impl Election {
                 if self.peer_heard_at.is_none() {
                     self.learned_nanos = settings.interval.as_nanos();
                 }
+                let stance_before = self.settings.stance;
                 self.settings = settings;
+                if settings.stance != Stance::Normal && stance_before != settings.stance {
+                    self.ask_no_more();
+                }
                 if settings.stance == Stance::Maintenance
                     && let State::Standby { .. } = self.state
                 {
@@ -580,7 +596,7 @@ impl Election {
         let prev = self.role();
         self.state = state;
         if state == State::Initialize {
-            self.asking_until = None;
+            self.asking = None;
             self.withdraw(now);
         }
         self.since = now;

@@ -259,6 +259,7 @@ impl Pair {
                 | Output::Arm { .. }
                 | Output::Relay { .. }
                 | Output::RefuseHandOver(_)
+                | Output::ShowWaiting(_)
                 | Output::ReportTransition(_)
                 | Output::RaiseAlarm(_) => {}
             }

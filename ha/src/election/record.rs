@@ -94,6 +94,9 @@ pub struct ElectionStatus {
     pub stance: Stance,
     /// What the peer's operator wants of that, where authenticated messages tell.
     pub peer_stance: Option<Stance>,
+    /// Since when a hand-over, ordered on either node, has waited until the Standby has the flows.
+    #[serde(default)]
+    pub waits_since: Option<MonoTime>,
 }
 
 /// Another owner, heard while this node owned: what is known of it.

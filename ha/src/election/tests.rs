@@ -132,6 +132,7 @@ impl Bench {
                 Output::Relay { until } if *until == MonoTime::ZERO => "relay no more".into(),
                 Output::Relay { .. } => "relay".into(),
                 Output::RefuseHandOver(unable) => format!("refuse {unable:?}"),
+                Output::ShowWaiting(waits) => format!("waits {waits}"),
             })
             .collect()
     }

@@ -60,6 +60,8 @@ pub enum Unable {
     PeerLegsUnknown,
     /// The peer does not have the flows of this node: they would end.
     PeerLacksFlows,
+    /// While it waited for that, an operator ordered that ownership stays where it is.
+    Held,
     /// The peer did not prove lately that it hears this node.
     PeerSilent,
     /// The peer takes no part.
@@ -82,12 +84,14 @@ pub enum Unable {
 pub enum Refused {
     /// It does not know the MACs of the asking node's legs.
     LegsUnknown = 1,
-    /// The asking node does not have its flows.
+    /// The asking node does not have its flows: it waits for that, or has waited in vain.
     LacksFlows = 2,
     /// The asking node could not serve.
     Unfit = 3,
     /// The asking node could not be armed.
     NoAnswer = 4,
+    /// An operator wants ownership to stay where it is.
+    Held = 5,
     /// Something else, or what this release does not know.
     Other = 255,
 }
@@ -101,6 +105,7 @@ impl Refused {
             2 => Self::LacksFlows,
             3 => Self::Unfit,
             4 => Self::NoAnswer,
+            5 => Self::Held,
             _ => Self::Other,
         })
     }
@@ -112,6 +117,7 @@ impl Refused {
             Unable::PeerLacksFlows => Self::LacksFlows,
             Unable::PeerUnfit(_) => Self::Unfit,
             Unable::NoAnswer => Self::NoAnswer,
+            Unable::Held => Self::Held,
             Unable::NotActive
             | Unable::NotStandby
             | Unable::NotAuthenticated
@@ -255,8 +261,8 @@ pub enum Input {
     TakeOverOrdered,
     /// Whether the dataplane knows the peer's MAC on every leg: without it nothing is handed over in order. `true` until told.
     PeerLegsKnown(bool),
-    /// Whether the peer has this node's flows: an operator's hand-over and a peer that is better by its priority alone wait until it
-    /// does. `true` until told.
+    /// Whether the peer has this node's flows: an operator's hand-over waits for that for some seconds, a peer that is better by its
+    /// priority alone until it does. `true` until told.
     PeerHasFlows(bool),
     /// [`Output::Flush`] of that number is done: the peer has all flows it was told of.
     Flushed(u64),
@@ -318,6 +324,8 @@ pub enum Output {
     },
     /// Tell the main process: nothing is handed over.
     RefuseHandOver(Unable),
+    /// Tell the main process: what was ordered waits until the Standby has the flows, or no more.
+    ShowWaiting(bool),
     /// Log and tell the main process.
     ReportTransition(Transition),
     /// Log and tell the main process.

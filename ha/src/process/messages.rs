@@ -94,6 +94,8 @@ pub enum ToMain {
     Alarm(Alarm),
     /// What [`ToHa::HandOver`] or [`ToHa::TakeOver`] asked for is not done.
     HandOverRefused(Unable),
+    /// What was asked for waits until the Standby has the flows (`true`), or no more.
+    HandOverWaits(bool),
     /// Have the peer told of all flows, and answer with [`ToHa::Flushed`] when it has them: it is to own them at once.
     Flush(u64),
     /// What was recorded, in order. Entries of a message that gets lost are missing: the numbers tell.

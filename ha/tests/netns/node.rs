@@ -162,7 +162,7 @@ impl Node {
                     ToMain::Alarm(alarm) => notes.alarms.push(alarm),
                     ToMain::ConfigRefused(errors) => notes.refused = errors,
                     ToMain::Flush(number) => main.send(&ToHa::Flushed(number), PATIENCE).unwrap(),
-                    ToMain::Recorded { .. } | ToMain::HandOverRefused(_) => {}
+                    ToMain::Recorded { .. } | ToMain::HandOverRefused(_) | ToMain::HandOverWaits(_) => {}
                 }
             }
         })

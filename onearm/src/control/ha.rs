@@ -36,6 +36,9 @@ pub struct HaAnswer {
     pub owner: Option<String>,
     /// From the order to the change of ownership, milliseconds; `None` = ownership did not move.
     pub took_ms: Option<u64>,
+    /// Of that, how long it waited until the new owner had the connections, milliseconds; `None` = not at all.
+    #[serde(default)]
+    pub waited_ms: Option<u64>,
     /// What has been done, one sentence.
     pub message: String,
 }

@@ -44,6 +44,7 @@ impl ControlBackend for Fixed {
             state: NodeState::Standby,
             owner: Some("lb2".into()),
             took_ms: Some(42),
+            waited_ms: None,
             message: format!("{request:?}"),
         })
     }

@@ -258,7 +258,7 @@ impl ControlBackend for Backend {
         let (answer, answered) = oneshot::channel();
         let gone = || Refusal::internal("onearmd is stopping");
         self.orders
-            .send(Order { request, answer })
+            .send(Order::new(request, answer))
             .await
             .map_err(|_| gone())?;
         answered.await.map_err(|_| gone())?

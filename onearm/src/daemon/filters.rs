@@ -121,6 +121,7 @@ mod tests {
                 peer_health: None,
                 stance: onearm_ha::election::Stance::Normal,
                 peer_stance: None,
+                waits_since: None,
             }),
             election_counters: ElectionCounters::default(),
             announce_counters: AnnounceCounters::default(),

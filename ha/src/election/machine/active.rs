@@ -87,7 +87,7 @@ impl Election {
         self.epoch = self.epoch_known;
         self.term_known = self.epoch;
         self.counters.became_active += 1;
-        self.asking_until = None;
+        self.asking = None;
         self.handing = None;
         let tenure = Tenure {
             advertise_at: now,
@@ -185,6 +185,7 @@ impl Election {
     pub(super) fn leave_active(&mut self) {
         if let State::Active(_) = self.state {
             self.lease_deadline = MonoTime::ZERO;
+            self.wait_no_more();
             self.handing = None;
             self.change = None;
             self.outputs.push_back(Output::ClearLease);

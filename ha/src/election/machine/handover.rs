@@ -14,6 +14,8 @@
 //! long as it wants, each renews the grant, and the peer's says `ARMED` as long as that lasts. B never owns by being armed: it takes
 //! a lease after a release that is proved, or after the wait. A counts the grant from when it *sent* what B has heard, and as
 //! shorter than B does, so what it passes on finds B armed; whatever dies or stalls, both ends come by themselves.
+//!
+//! What an operator orders waits before all this, for some seconds, until the peer has the flows, and again if they cannot be flushed.
 
 use super::{
     Election, Event, Freshness, Health, Kind, MonoTime, Output, PairMessage, Priority, State, Tenure,
@@ -37,8 +39,14 @@ const DRAIN_NANOS: u64 = 30_000_000;
 const FLUSH_NANOS: u64 = 100_000_000;
 /// Strays are passed on so long without the main process's word. Nanoseconds.
 const RELAY_NANOS: u64 = 5_000_000_000;
-/// The owner is asked to hand over for so long. Nanoseconds.
+/// What an operator orders waits so long for the peer to have the flows. Nanoseconds.
+pub(crate) const AWAIT_NANOS: u64 = 4_000_000_000;
+/// When they could not be flushed it is tried again after this. Nanoseconds.
+const RETRY_NANOS: u64 = 250_000_000;
+/// The owner is asked to hand over for so long, and so long after it said last that it waits for the flows. Nanoseconds.
 const ASK_NANOS: u64 = 1_000_000_000;
+/// The owner is asked for no longer than this: it waits, arms and flushes within it. Nanoseconds.
+const ASK_MAX_NANOS: u64 = AWAIT_NANOS + ASK_NANOS;
 /// What a node must be able to do to be handed anything.
 const FIT: Health = Health(Health::DATAPLANE.0 | Health::RECEIVES.0 | Health::LEGS.0);
 
@@ -48,6 +56,12 @@ pub(super) struct Handing {
     why: Event,
     /// Lets go even if the peer does not answer.
     must: bool,
+    /// Nobody but the peer's operator wants it.
+    by_peer: bool,
+    /// When it was wanted first.
+    wanted_at: MonoTime,
+    /// Ownership was held already when it was wanted.
+    held: bool,
     /// Since when messages arm; the peer's answer is waited for from then on, however often it is armed.
     since: MonoTime,
     repeat_at: MonoTime,
@@ -56,6 +70,10 @@ pub(super) struct Handing {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
+    /// The peer lacks flows: it is looked at again not before `from`.
+    Awaiting {
+        from: MonoTime,
+    },
     Arming,
     Yielding {
         done_at: MonoTime,
@@ -72,14 +90,40 @@ enum Flush {
     Done,
 }
 
+/// An owner that is asked to hand over, on its peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Asking {
+    since: MonoTime,
+    pub(super) until: MonoTime,
+    /// The owner waits until this node has the flows.
+    waits: bool,
+}
+
 impl Handing {
+    fn awaits(self) -> bool {
+        matches!(self.step, Step::Awaiting { .. })
+    }
+
+    /// Has the peer armed from `now` on.
+    fn arming(self, now: MonoTime) -> Self {
+        Self {
+            since: now,
+            repeat_at: now.plus(REPEAT_NANOS),
+            step: Step::Arming,
+            ..self
+        }
+    }
+
     /// Whether this node owns on if the peer withdraws: also when nobody but the peer wanted the hand-over.
     fn may_stay(self) -> bool {
         !self.must || self.why == Event::BetterAdvert
     }
 
-    pub(super) fn deadline(self) -> MonoTime {
+    pub(super) fn deadline(self, peer_has_flows: bool) -> MonoTime {
+        let give_up_at = self.wanted_at.plus(AWAIT_NANOS);
         self.repeat_at.min(match self.step {
+            Step::Awaiting { from } if peer_has_flows => return from.min(give_up_at),
+            Step::Awaiting { .. } => return give_up_at,
             Step::Arming => self.since.plus(PATIENCE_NANOS),
             Step::Yielding {
                 done_at, armed_until, ..
@@ -109,6 +153,26 @@ impl Election {
 
     /// As the Active: hand over; if the node `must` let go, it does so in the end however the peer is.
     pub(super) fn hand_over(&mut self, now: MonoTime, why: Event, must: bool) {
+        self.begin_hand_over(now, why, must, false);
+    }
+
+    /// As the Active: the operator, here or there (`by_peer`), wants the peer to own.
+    pub(super) fn hand_over_in_order(&mut self, now: MonoTime, by_peer: bool) {
+        // It has waited for this asking, or was told not to.
+        let refused = self.refused_peer.filter(|_| by_peer);
+        let lacks_flows = refused == Some(Unable::PeerLacksFlows) && !self.peer_has_flows;
+        if !lacks_flows && refused != Some(Unable::Held) {
+            self.begin_hand_over(now, Event::HandOver, false, by_peer);
+        }
+    }
+
+    fn begin_hand_over(&mut self, now: MonoTime, why: Event, must: bool, by_peer: bool) {
+        let awaits = self.handing.is_some_and(Handing::awaits);
+        if awaits && !must && why == Event::HandOver || awaits && self.is_voluntary(now, why) {
+            self.join_waiting(why, by_peer);
+            return;
+        }
+        self.wait_no_more();
         if let Some(handing) = &mut self.handing {
             let adds_nothing = handing.must && why == Event::BetterAdvert;
             if (must || handing.why == Event::MainSilent) && !adds_nothing {
@@ -121,27 +185,60 @@ impl Election {
             _ if !self.settings.authenticated => self.let_go(now, why),
             Some(_) if must => self.let_go(now, why),
             Some(unable) => self.refuse_hand_over(unable),
-            None if why == Event::HandOver && !must && !self.peer_has_flows => {
-                self.refuse_hand_over(Unable::PeerLacksFlows);
-            }
             None => {
-                self.handing = Some(Handing {
+                let handing = Handing {
                     why,
                     must,
+                    by_peer,
+                    wanted_at: now,
+                    held: self.is_held(),
                     since: now,
-                    repeat_at: now.plus(REPEAT_NANOS),
-                    step: Step::Arming,
-                });
+                    repeat_at: now,
+                    step: Step::Awaiting { from: now },
+                };
+                if why == Event::HandOver && !must && !self.peer_has_flows {
+                    self.handing = Some(handing);
+                    self.outputs.push_back(Output::ShowWaiting(true));
+                } else {
+                    self.handing = Some(handing.arming(now));
+                }
                 self.outputs.push_back(Output::Speak);
             }
         }
+    }
+
+    /// One more wants what waits already.
+    fn join_waiting(&mut self, why: Event, by_peer: bool) {
+        let Some(handing) = &mut self.handing else { return };
+        if why == Event::HandOver && !by_peer {
+            handing.by_peer = false;
+            self.outputs.push_back(Output::ShowWaiting(true));
+        }
+    }
+
+    /// What waited for the peer to have the flows does so no more.
+    pub(super) fn wait_no_more(&mut self) {
+        if self.handing.is_some_and(Handing::awaits) {
+            self.handing = None;
+            self.outputs.push_back(Output::ShowWaiting(false));
+        }
+    }
+
+    /// Since when a hand-over, ordered on either node, has waited until the Standby has the flows.
+    pub(super) fn waits_since(&self) -> Option<MonoTime> {
+        let handing = self.handing.filter(|handing| handing.awaits());
+        let asking = self.asking.filter(|asking| asking.waits);
+        handing
+            .map(|handing| handing.wanted_at)
+            .or(asking.map(|asking| asking.since))
     }
 
     /// As the Active with a silent main process: hands over to a peer that can serve. The programs go on forwarding as they
     /// did last, which is more than nobody does: with no such peer this node stays, and looks again. Without authentication nothing
     /// tells of the peer: it lets go.
     pub(super) fn leave_if_silent(&mut self, now: MonoTime) {
-        let silent = self.main_silent && matches!(self.state, State::Active(_)) && self.handing.is_none();
+        let rests = self.handing.is_none_or(Handing::awaits);
+        let silent = self.main_silent && matches!(self.state, State::Active(_)) && rests;
         if silent && (!self.settings.authenticated || self.unable(now).is_none()) {
             self.hand_over(now, Event::MainSilent, false);
         }
@@ -189,6 +286,10 @@ impl Election {
             return false;
         };
         match handing.step {
+            Step::Awaiting { from } => {
+                self.judge_waiting(now, handing, from);
+                return false;
+            }
             Step::Arming if now >= handing.since.plus(PATIENCE_NANOS) => {
                 self.handing = None;
                 if handing.must {
@@ -218,7 +319,15 @@ impl Election {
                 ..
             } if now >= done_at && (!handing.must || self.is_voluntary(now, handing.why)) => {
                 self.break_off();
-                if !handing.must {
+                if handing.why == Event::HandOver && !handing.must {
+                    self.handing = Some(Handing {
+                        step: Step::Awaiting {
+                            from: now.plus(RETRY_NANOS),
+                        },
+                        ..handing
+                    });
+                    self.outputs.push_back(Output::ShowWaiting(true));
+                } else if !handing.must {
                     self.refuse_hand_over(Unable::PeerLacksFlows);
                 }
                 return false;
@@ -241,6 +350,24 @@ impl Election {
         }
         self.handing = Some(handing);
         false
+    }
+
+    /// As the Active: whether what was ordered waits on for the peer to have the flows.
+    fn judge_waiting(&mut self, now: MonoTime, handing: Handing, from: MonoTime) {
+        let unable = if self.is_held() && !handing.held {
+            Some(Unable::Held)
+        } else {
+            self.unable(now)
+        };
+        let is_late = now >= handing.wanted_at.plus(AWAIT_NANOS);
+        if let Some(unable) = unable.or(is_late.then_some(Unable::PeerLacksFlows)) {
+            self.wait_no_more();
+            self.refuse_hand_over(unable);
+        } else if self.peer_has_flows && now >= from {
+            self.handing = Some(handing.arming(now));
+            self.outputs.push_back(Output::ShowWaiting(false));
+            self.outputs.push_back(Output::Speak);
+        }
     }
 
     /// Whether a peer of this health can be better by its priority alone: nobody is worse off for its waiting.
@@ -272,9 +399,12 @@ impl Election {
             return;
         };
         if said.signs.has(Signs::ASKS) {
-            self.hand_over(now, Event::HandOver, false);
+            self.hand_over_in_order(now, true);
         } else {
             self.refused_peer = None;
+            if self.handing.is_some_and(|handing| handing.by_peer) {
+                self.wait_no_more();
+            }
         }
         let heard_at = now.minus(said.unheard_nanos);
         let unable = self.unable(now);
@@ -286,6 +416,7 @@ impl Election {
         let until = heard_at.plus(TRUSTED_NANOS);
         if !said.signs.has(Signs::ARMED) {
             let withdraws = match handing.step {
+                Step::Awaiting { .. } => false,
                 Step::Arming => true,
                 // What it said before it was armed may come later by a slower path.
                 Step::Yielding { armed_until, .. } => until >= armed_until,
@@ -315,7 +446,7 @@ impl Election {
                 self.relay(now.plus(RELAY_NANOS));
                 self.outputs.push_back(Output::Yield(true));
             }
-            Step::Arming => {}
+            Step::Awaiting { .. } | Step::Arming => {}
             Step::Yielding { armed_until, .. } => *armed_until = until.max(*armed_until),
         }
     }
@@ -326,10 +457,19 @@ impl Election {
             return;
         };
         // It had heard that it is asked.
-        if let Some(until) = self.asking_until
-            && now.minus(said.unheard_nanos) >= until.minus(ASK_NANOS)
+        if let Some(asking) = &mut self.asking
+            && now.minus(said.unheard_nanos) >= asking.since
         {
-            self.refused_by_peer = said.signs.refused().or(self.refused_by_peer);
+            let refused = said.signs.refused();
+            self.refused_by_peer = refused.or(self.refused_by_peer);
+            let waits = refused == Some(Refused::LacksFlows);
+            if waits {
+                let longest = asking.since.plus(ASK_MAX_NANOS);
+                asking.until = asking.until.max(now.plus(ASK_NANOS)).min(longest);
+            }
+            if std::mem::replace(&mut asking.waits, waits) != waits {
+                self.outputs.push_back(Output::ShowWaiting(waits));
+            }
         }
         if heard.kind != Kind::Owner || !said.signs.has(Signs::ARMS) || said.epoch != self.term_known {
             return;
@@ -388,15 +528,28 @@ impl Election {
             self.refuse_hand_over(unable);
             return;
         }
-        self.asking_until = Some(now.plus(ASK_NANOS));
-        self.refused_by_peer = None;
+        if self.asking.is_none() {
+            self.asking = Some(Asking {
+                since: now,
+                until: now.plus(ASK_NANOS),
+                waits: false,
+            });
+            self.refused_by_peer = None;
+        }
         self.outputs.push_back(Output::Speak);
+    }
+
+    /// As the Standby: its operator wants ownership to stay where it is.
+    pub(super) fn ask_no_more(&mut self) {
+        if self.asking.take().is_some() {
+            self.refuse_hand_over(Unable::Held);
+        }
     }
 
     /// As the Standby: the owner did not do what it was asked for.
     pub(super) fn judge_asking(&mut self, now: MonoTime) {
-        if self.asking_until.is_some_and(|until| now >= until) {
-            self.asking_until = None;
+        if self.asking.is_some_and(|asking| now >= asking.until) {
+            self.asking = None;
             let refused = self.refused_by_peer.map(Unable::PeerRefuses);
             self.refuse_hand_over(refused.unwrap_or(Unable::NoAnswer));
         }
@@ -421,6 +574,9 @@ impl Election {
             Stance::Maintenance => Signs::MAINTENANCE,
         };
         match self.state {
+            State::Active(_) if self.handing.is_some_and(Handing::awaits) => {
+                stance.with(Signs::refusing(Refused::LacksFlows))
+            }
             State::Active(_) if self.handing.is_some() => stance.with(Signs::ARMS),
             State::Active(_) => match self.refused_peer {
                 Some(unable) => stance.with(Signs::refusing(Refused::of(unable))),
@@ -432,7 +588,7 @@ impl Election {
                 } else {
                     Signs::default()
                 };
-                let asks = if self.asking_until.is_some() {
+                let asks = if self.asking.is_some() {
                     Signs::ASKS
                 } else {
                     Signs::default()

@@ -214,6 +214,29 @@ fn a_standby_that_takes_no_part_any_more_says_so_at_once() {
     }
 }
 
+/// Lets time pass with a peer, a Standby, that is heard every 50 ms.
+fn beside_a_peer(bench: &mut Bench, nanos: u64, signs: Signs) {
+    let end = bench.now.plus(nanos);
+    while bench.now < end {
+        bench.give(Input::Received(said(bench, 1, signs)));
+        bench.pass((50 * MS).min(end.since(bench.now)));
+    }
+}
+
+/// What was said of hand-overs since the last look.
+fn of_hand_overs(bench: &mut Bench) -> Vec<String> {
+    let mut words = bench.words();
+    words.retain(|word| word.starts_with("refuse") || word.starts_with("waits"));
+    words
+}
+
+/// An Active whose peer lacks flows.
+fn ahead() -> Bench {
+    let mut bench = fit_active();
+    bench.give(Input::PeerHasFlows(false));
+    bench
+}
+
 #[test]
 fn flows_the_peer_does_not_have_hold_an_operators_hand_over_and_nothing_that_must_be() {
     let cases: [(Input, bool); 4] = [
@@ -222,19 +245,254 @@ fn flows_the_peer_does_not_have_hold_an_operators_hand_over_and_nothing_that_mus
         (Input::StopOrdered, false),
         (Input::MainFellSilent, false),
     ];
-    for (order, is_held) in cases {
-        let mut bench = fit_active();
-        bench.give(Input::PeerHasFlows(false));
+    for (order, waits) in cases {
+        let mut bench = ahead();
         bench.give(order);
+        let arms = |bench: &Bench| bench.machine.signs(bench.now).has(Signs::ARMS);
+        assert_eq!(arms(&bench), !waits, "{order:?}");
+        assert_eq!(bench.machine.status().waits_since.is_some(), waits);
+        beside_a_peer(&mut bench, SECOND / 10, Signs::default());
+        bench.give(Input::PeerHasFlows(true));
+        bench.give(Input::DeadlineReached);
+        assert!(arms(&bench), "{order:?}");
+        let expected: &[&str] = if waits {
+            &["waits true", "waits false"]
+        } else {
+            &[]
+        };
+        assert_eq!(of_hand_overs(&mut bench), expected, "{order:?}");
+    }
+}
+
+#[test]
+fn an_operators_hand_over_waits_four_seconds_for_the_flows_and_is_then_refused() {
+    let mut bench = ahead();
+    bench.give(ORDER);
+    beside_a_peer(&mut bench, 4 * SECOND - MS, Signs::default());
+    assert_eq!(of_hand_overs(&mut bench), ["waits true"]);
+    beside_a_peer(&mut bench, MS, Signs::default());
+    assert_eq!(
+        of_hand_overs(&mut bench),
+        ["waits false", "refuse PeerLacksFlows"]
+    );
+    assert_eq!(bench.machine.role(), Role::Active);
+    assert_eq!(bench.machine.status().waits_since, None);
+}
+
+#[test]
+fn an_order_given_again_joins_the_one_that_waits() {
+    let mut bench = ahead();
+    bench.give(ORDER);
+    beside_a_peer(&mut bench, 3 * SECOND, Signs::default());
+    bench.give(ORDER);
+    beside_a_peer(&mut bench, SECOND, Signs::default());
+    let words = ["waits true", "waits true", "waits false", "refuse PeerLacksFlows"];
+    assert_eq!(of_hand_overs(&mut bench), words);
+}
+
+#[test]
+fn what_waits_ends_at_once_with_the_peer_with_ownership_and_by_a_contrary_order() {
+    type Given = Box<dyn Fn(&Bench) -> Input>;
+    let hold = Input::Reconfigured(Settings {
+        stance: Stance::Hold,
+        ..authenticated()
+    });
+    let maintenance = Input::Reconfigured(Settings {
+        stance: Stance::Maintenance,
+        ..authenticated()
+    });
+    let word = |signs: Signs, health: Health| {
+        move |bench: &Bench| {
+            let mut heard = said(bench, 1, signs);
+            heard.said.as_mut().unwrap().health = health;
+            Input::Received(heard)
+        }
+    };
+    let unfit = FIT.without(Health::LEGS);
+    let cases: [(Given, Role, &str); 7] = [
+        (Box::new(move |_| hold), Role::Active, "refuse Held"),
+        (Box::new(word(Signs::HOLDS, FIT)), Role::Active, "refuse Held"),
+        (
+            Box::new(word(Signs::MAINTENANCE, FIT)),
+            Role::Active,
+            "refuse PeerInMaintenance",
+        ),
+        (
+            Box::new(word(Signs::default(), unfit)),
+            Role::Active,
+            "refuse PeerUnfit",
+        ),
+        (
+            Box::new(|_| Input::PeerLegsKnown(false)),
+            Role::Active,
+            "refuse PeerLegsUnknown",
+        ),
+        (Box::new(move |_| maintenance), Role::Standby, ""),
+        (
+            Box::new(|_| Input::LegFailed(LegFault::Down)),
+            Role::Initialize,
+            "",
+        ),
+    ];
+    for (number, (input, role, refused)) in cases.iter().enumerate() {
+        let mut bench = ahead();
+        bench.give(ORDER);
+        beside_a_peer(&mut bench, SECOND, Signs::default());
+        of_hand_overs(&mut bench);
+        bench.give(input(&bench));
+        bench.give(Input::DeadlineReached);
+        let words = of_hand_overs(&mut bench);
+        assert_eq!(words[0], "waits false", "{number}");
         assert_eq!(
-            bench.words().contains(&"refuse PeerLacksFlows".to_owned()),
-            is_held,
+            words.len(),
+            if refused.is_empty() { 1 } else { 2 },
+            "{number}: {words:?}"
+        );
+        assert!(
+            words.last().unwrap().starts_with(refused) || refused.is_empty(),
+            "{number}: {words:?}"
+        );
+        assert_eq!(bench.machine.role(), *role, "{number}");
+    }
+    // One that falls silent is there for half a second.
+    let mut bench = ahead();
+    bench.give(ORDER);
+    bench.pass(6 * SECOND / 10);
+    assert_eq!(
+        of_hand_overs(&mut bench),
+        ["waits true", "waits false", "refuse PeerSilent"]
+    );
+}
+
+#[test]
+fn what_must_be_and_a_peer_that_can_do_more_do_not_wait_with_an_order() {
+    for order in [FORCE, Input::StopOrdered, Input::MainFellSilent] {
+        let mut bench = ahead();
+        bench.give(ORDER);
+        bench.give(order);
+        assert!(bench.machine.signs(bench.now).has(Signs::ARMS), "{order:?}");
+        assert_eq!(
+            of_hand_overs(&mut bench),
+            ["waits true", "waits false"],
             "{order:?}"
         );
-        bench.give(Input::PeerHasFlows(true));
-        bench.give(order);
-        assert!(!bench.words().iter().any(|word| word.starts_with("refuse")));
     }
+    for impaired in [false, true] {
+        let mut bench = ahead();
+        bench.give(ORDER);
+        if impaired {
+            bench.give(Input::OtherLegFailed);
+        }
+        bench.give(Input::Received(PairMessage {
+            priority: Priority::from_wire(200),
+            ..sign(&bench, Kind::Preempt, Freshness::Proved, Signs::default())
+        }));
+        assert_eq!(bench.machine.signs(bench.now).has(Signs::ARMS), impaired);
+    }
+}
+
+#[test]
+fn what_the_peer_asks_for_waits_too_says_so_is_waited_for_once_and_ends_with_the_asking() {
+    let mut bench = ahead();
+    beside_a_peer(&mut bench, 4 * SECOND - MS, Signs::ASKS);
+    assert_eq!(of_hand_overs(&mut bench), ["waits true"]);
+    assert_eq!(
+        bench.machine.signs(bench.now).refused(),
+        Some(Refused::LacksFlows)
+    );
+    beside_a_peer(&mut bench, SECOND, Signs::ASKS);
+    assert_eq!(
+        of_hand_overs(&mut bench),
+        ["waits false", "refuse PeerLacksFlows"]
+    );
+    assert_eq!(
+        bench.machine.signs(bench.now).refused(),
+        Some(Refused::LacksFlows)
+    );
+    // It is still asked, and could.
+    bench.give(Input::PeerHasFlows(true));
+    beside_a_peer(&mut bench, 50 * MS, Signs::ASKS);
+    assert!(bench.machine.signs(bench.now).has(Signs::ARMS));
+
+    for orders in [false, true] {
+        let mut bench = ahead();
+        beside_a_peer(&mut bench, SECOND, Signs::ASKS);
+        if orders {
+            bench.give(ORDER);
+        }
+        of_hand_overs(&mut bench);
+        beside_a_peer(&mut bench, SECOND, Signs::default());
+        let expected: &[&str] = if orders { &[] } else { &["waits false"] };
+        assert_eq!(of_hand_overs(&mut bench), expected);
+    }
+}
+
+#[test]
+fn who_asks_waits_as_long_as_the_owner_does_and_no_longer() {
+    let lacks = Signs::refusing(Refused::LacksFlows);
+    for (signs, patience, unable) in [
+        (lacks, 5 * SECOND, "refuse PeerRefuses(LacksFlows)"),
+        (
+            Signs::refusing(Refused::LegsUnknown),
+            SECOND,
+            "refuse PeerRefuses(LegsUnknown)",
+        ),
+        (Signs::default(), SECOND, "refuse NoAnswer"),
+    ] {
+        let mut bench = fit_standby(authenticated());
+        let owner = |bench: &Bench, signs| {
+            let mut heard = sign(bench, Kind::Owner, Freshness::Proved, signs);
+            heard.said.as_mut().unwrap().unheard_nanos = 0;
+            Input::Received(heard)
+        };
+        bench.give(owner(&bench, Signs::default()));
+        bench.take();
+        let begun = bench.now;
+        bench.give(Input::TakeOverOrdered);
+        while bench.now < begun.plus(7 * SECOND) && !bench.words().contains(&unable.to_owned()) {
+            assert_eq!(
+                bench.machine.status().waits_since.is_some(),
+                signs == lacks && bench.now > begun
+            );
+            bench.give(owner(&bench, signs));
+            bench.pass(10 * MS);
+        }
+        assert_eq!(bench.now.since(begun), patience, "{unable}");
+    }
+    // Who holds asks no more.
+    let mut bench = fit_standby(authenticated());
+    let owner = |bench: &Bench, signs| Input::Received(sign(bench, Kind::Owner, Freshness::Proved, signs));
+    bench.give(owner(&bench, Signs::default()));
+    bench.give(Input::TakeOverOrdered);
+    bench.give(owner(&bench, lacks));
+    bench.give(Input::Reconfigured(Settings {
+        stance: Stance::Hold,
+        ..authenticated()
+    }));
+    assert!(bench.words().contains(&"refuse Held".to_owned()));
+    assert!(!bench.machine.signs(bench.now).has(Signs::ASKS));
+}
+
+#[test]
+fn what_cannot_be_flushed_waits_again() {
+    let mut bench = yielding(ORDER);
+    let begun = bench.now;
+    bench.flushes_work = false;
+    let mut waited = Vec::new();
+    while bench.machine.role() == Role::Active && bench.now < begun.plus(6 * SECOND) {
+        let armed = if bench.machine.signs(bench.now).has(Signs::ARMS) {
+            Signs::ARMED
+        } else {
+            Signs::default()
+        };
+        bench.give(Input::Received(said(&bench, 1, armed)));
+        bench.pass(5 * MS);
+        waited.extend(of_hand_overs(&mut bench));
+        // The fourth attempt can be flushed.
+        bench.flushes_work = waited.len() >= 6;
+    }
+    assert_eq!(waited, ["waits true", "waits false"].repeat(3));
+    assert_eq!(bench.machine.role(), Role::Standby);
 }
 
 #[test]
@@ -280,11 +538,7 @@ fn the_peer_owns_when_it_has_the_flows_and_not_before() {
         keep_armed(&mut bench, 70 * MS);
         let words = bench.words();
         assert_eq!(bench.machine.role() != Role::Active, must, "{order:?}");
-        assert_eq!(
-            words.contains(&"refuse PeerLacksFlows".to_owned()),
-            !must,
-            "{order:?}"
-        );
+        assert_eq!(words.contains(&"waits true".to_owned()), !must, "{order:?}");
 
         let mut bench = yielding(order);
         bench.flushes_work = false;

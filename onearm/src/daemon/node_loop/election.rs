@@ -151,6 +151,7 @@ impl Running {
         self.other_faults.clear();
         self.node.board.warn("other-legs", Vec::new());
         self.show_stances(self.stance, None);
+        self.show_waiting(false);
         self.again_by(Instant::now());
     }
 
@@ -191,6 +192,7 @@ impl Running {
                 self.again_by(Instant::now() + RETRY);
             }
             News::Message(ToMain::HandOverRefused(unable)) => self.refused(unable),
+            News::Message(ToMain::HandOverWaits(waits)) => self.hand_over_waits(waits),
             News::Message(ToMain::Flush(number)) => self.flush(number),
             News::Ended => {
                 if let Some((ha, _)) = self.ha.take() {
@@ -242,6 +244,7 @@ impl Running {
             facts.ha_counters = counters(state);
         }
         self.show_stances(election.stance, election.peer_stance);
+        self.show_waiting(election.waits_since.is_some());
         self.other_legs(state);
         self.authentication(state);
         self.look_back(state);

@@ -15,14 +15,23 @@ use super::election::node_state;
 use crate::control::{HaAnswer, HaRequest, NodeState, Refusal, Severity};
 use crate::daemon::stance;
 
-/// An order that has not come to an end by then has failed.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// An order that has not come to an end by then has failed: the HA process waits up to 5 s for the connections to be shared.
+const PATIENCE: Duration = Duration::from_secs(7);
 
-/// An order with the way back.
+/// An order with the ways back to all who gave it.
 #[derive(Debug)]
 pub(crate) struct Order {
-    pub(crate) request: HaRequest,
-    pub(crate) answer: oneshot::Sender<Result<HaAnswer, Refusal>>,
+    request: HaRequest,
+    answers: Vec<oneshot::Sender<Result<HaAnswer, Refusal>>>,
+}
+
+impl Order {
+    pub(crate) fn new(request: HaRequest, answer: oneshot::Sender<Result<HaAnswer, Refusal>>) -> Self {
+        Self {
+            request,
+            answers: vec![answer],
+        }
+    }
 }
 
 /// An order that is being carried out.
@@ -34,6 +43,21 @@ pub(super) struct Pending {
     begun_as: NodeState,
     /// This node owned, and does not any more.
     let_go: bool,
+    /// It waited so long until the new owner had the connections, and does so since then.
+    waited: Duration,
+    waits_since: Option<Instant>,
+}
+
+/// What a further order means for one under way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Further {
+    /// The same: both are answered.
+    Joins,
+    /// The same, whatever the peer is.
+    Forces,
+    /// It ends one that waits.
+    EndsIt,
+    Refused,
 }
 
 /// What a change of this node's role means for an order under way.
@@ -52,6 +76,42 @@ enum Turn {
 impl Pending {
     pub(super) fn due(&self) -> Instant {
         self.begun + PATIENCE
+    }
+
+    fn further(&self, request: HaRequest) -> Further {
+        let forced = match self.order.request {
+            HaRequest::Switchover { .. } => Some(HaRequest::Switchover { force: true }),
+            HaRequest::Maintenance { on: true, .. } => Some(HaRequest::Maintenance {
+                on: true,
+                force: true,
+            }),
+            HaRequest::Maintenance { on: false, .. } | HaRequest::Hold { .. } => None,
+        };
+        if request == self.order.request {
+            Further::Joins
+        } else if forced == Some(request) && self.begun_as == NodeState::Active && !self.let_go {
+            Further::Forces
+        } else if request == (HaRequest::Hold { on: true }) {
+            Further::EndsIt
+        } else {
+            Further::Refused
+        }
+    }
+
+    fn times(&self, now: Instant) -> Times {
+        let waits = self.waits_since.map(|since| now.saturating_duration_since(since));
+        Times {
+            took: now.saturating_duration_since(self.begun),
+            waited: self.waited + waits.unwrap_or_default(),
+        }
+    }
+
+    /// The HA process says whether it waits for the connections to be shared.
+    fn note_waiting(&mut self, waits: bool, now: Instant) {
+        if let Some(since) = self.waits_since.take() {
+            self.waited += now.saturating_duration_since(since);
+        }
+        self.waits_since = waits.then_some(now);
     }
 
     fn turn(&mut self, prev: NodeState, next: NodeState) -> Turn {
@@ -77,11 +137,7 @@ impl Pending {
 
 impl Running {
     pub(super) async fn order(&mut self, order: Order) {
-        if self.pending.is_some() {
-            let text = "another order is being carried out: try again in a moment";
-            answer(order, Err(Refusal::state(text)));
-            return;
-        }
+        let Some(order) = self.join(order) else { return };
         let state = self.node.ownership.state;
         let peer_owns = self.node.ownership.peer_is_active;
         match (order.request, state) {
@@ -162,6 +218,31 @@ impl Running {
         }
     }
 
+    /// Joins an order to one under way, or refuses it for that; `None`: nothing is left to be done with it.
+    fn join(&mut self, order: Order) -> Option<Order> {
+        let Some(pending) = &mut self.pending else {
+            return Some(order);
+        };
+        let sent = match (pending.further(order.request), &self.ha) {
+            (Further::EndsIt, _) => return Some(order),
+            (Further::Joins, _) => Ok(()),
+            (Further::Forces, Some((ha, _))) => ha.order(&ToHa::HandOver { force: true }),
+            (Further::Forces, None) | (Further::Refused, _) => {
+                let text = "another order is being carried out: try again in a moment";
+                answer(order, Err(Refusal::state(text)));
+                return None;
+            }
+        };
+        match sent {
+            Ok(()) => {
+                pending.order.request = order.request;
+                pending.order.answers.extend(order.answers);
+            }
+            Err(error) => answer(order, Err(takes_none(&format!("{error:#}")))),
+        }
+        None
+    }
+
     fn begin(&mut self, order: Order, message: &ToHa) {
         let sent = match &self.ha {
             Some((ha, _)) => ha.order(message).map_err(|error| format!("{error:#}")),
@@ -174,11 +255,12 @@ impl Running {
                     begun: Instant::now(),
                     begun_as: self.node.ownership.state,
                     let_go: false,
+                    waited: Duration::ZERO,
+                    waits_since: None,
                 });
             }
             Err(error) => {
-                let text = format!("the HA process takes no orders: {error}; see onearm status");
-                answer(order, Err(Refusal::internal(text)));
+                answer(order, Err(takes_none(&error)));
             }
         }
     }
@@ -189,17 +271,16 @@ impl Running {
         match pending.turn(node_state(transition.prev), node_state(transition.next)) {
             Turn::GoesOn => {}
             Turn::TookOver => {
-                let took = pending.begun.elapsed();
                 let Some(pending) = self.pending.take() else {
                     return;
                 };
                 let name = self.node.loaded.node.name.clone();
-                self.done(pending.order, &format!("{name} owns since now"), took);
+                self.done(pending, &format!("{name} owns since now"));
             }
             // Before it could own again.
             Turn::LetGo => {
                 if let Some(pending) = self.pending.take() {
-                    let took = pending.begun.elapsed();
+                    let took = pending.times(Instant::now());
                     self.take_stance(pending.order, Stance::Maintenance, Some(took))
                         .await;
                 }
@@ -217,9 +298,9 @@ impl Running {
         let Some(pending) = self.pending.take() else {
             return;
         };
-        let took = pending.begun.elapsed();
         let peer = self.peer_name();
         if let HaRequest::Maintenance { .. } = pending.order.request {
+            let took = pending.times(Instant::now());
             self.take_stance(pending.order, Stance::Maintenance, Some(took))
                 .await;
             return;
@@ -229,19 +310,52 @@ impl Running {
         } else {
             " (without authentication the peer could not be armed: packets were lost until it announced)"
         };
-        self.done(pending.order, &format!("{peer} owns since now{how}"), took);
+        self.done(pending, &format!("{peer} owns since now{how}"));
     }
 
-    fn done(&self, order: Order, what: &str, took: Duration) {
-        let text = format!("{what}, {} ms after the order", took.as_millis());
+    fn done(&self, pending: Pending, what: &str) {
+        let times = pending.times(Instant::now());
+        let text = format!("{what}, {}", times.told());
         self.node
             .board
             .record(Severity::Info, "switched-over", text.clone(), "");
-        let reply = self.reply(text, Some(took));
-        answer(order, Ok(reply));
+        let reply = self.reply(text, Some(times));
+        answer(pending.order, Ok(reply));
     }
 
-    fn reply(&self, message: String, took: Option<Duration>) -> HaAnswer {
+    /// The HA process waits with a hand-over, or waits no more.
+    pub(super) fn hand_over_waits(&mut self, waits: bool) {
+        if let Some(pending) = &mut self.pending {
+            pending.note_waiting(waits, Instant::now());
+        }
+        if waits {
+            let text = self.waiting();
+            self.node.board.record(
+                Severity::Info,
+                "hand-over-waits",
+                text,
+                "see the flow sync in onearm status",
+            );
+        }
+        self.show_waiting(waits);
+    }
+
+    /// What the status shows while a hand-over waits.
+    pub(super) fn show_waiting(&self, waits: bool) {
+        let text = waits.then(|| self.waiting());
+        self.node.board.warn("hand-over", text.into_iter().collect());
+    }
+
+    fn waiting(&self) -> String {
+        let (own, peer) = (&self.node.loaded.node.name, self.peer_name());
+        let (from, to) = match self.node.ownership.state {
+            NodeState::Active => (own, &peer),
+            NodeState::Standby | NodeState::Initialize => (&peer, own),
+        };
+        format!("a hand-over waits until {to} has the connections of {from}, for 4 s at most")
+    }
+
+    fn reply(&self, message: String, times: Option<Times>) -> HaAnswer {
         let name = &self.node.loaded.node.name;
         let owner = match self.node.ownership.state {
             NodeState::Active => Some(name.clone()),
@@ -254,7 +368,10 @@ impl Running {
             node: name.clone(),
             state: self.node.ownership.state,
             owner,
-            took_ms: took.map(|took| u64::try_from(took.as_millis()).unwrap_or(u64::MAX)),
+            took_ms: times.map(|times| millis(times.took)),
+            waited_ms: times
+                .filter(|times| !times.waited.is_zero())
+                .map(|times| millis(times.waited)),
             message,
         }
     }
@@ -263,7 +380,11 @@ impl Running {
     pub(super) fn refused(&mut self, unable: Unable) {
         let (cause, remedy) = why(unable, &self.node.loaded.node.name, &self.peer_name());
         if let Some(pending) = self.pending.take() {
-            let text = format!("nothing has changed: {cause}; {remedy}");
+            let waited = match pending.times(Instant::now()).waited {
+                Duration::ZERO => String::new(),
+                waited => format!(" (waited for {} ms)", millis(waited)),
+            };
+            let text = format!("nothing has changed: {cause}{waited}; {remedy}");
             answer(pending.order, Err(Refusal::state(text)));
         } else {
             let text = format!("nothing is handed over: {cause}");
@@ -283,7 +404,7 @@ impl Running {
         answer(pending.order, Err(Refusal::internal(text)));
     }
 
-    async fn take_stance(&mut self, order: Order, wanted: Stance, took: Option<Duration>) {
+    async fn take_stance(&mut self, order: Order, wanted: Stance, took: Option<Times>) {
         let kept = self.set_stance(wanted).await;
         let name = &self.node.loaded.node.name;
         let what = match wanted {
@@ -296,7 +417,11 @@ impl Running {
         self.node
             .board
             .record(Severity::Info, "stance-changed", what.clone(), "");
-        let reply = kept.map(|()| self.reply(what.clone(), took)).map_err(|error| {
+        let message = match took.filter(|times| !times.waited.is_zero()) {
+            Some(times) => format!("{what}; {}", times.told()),
+            None => what.clone(),
+        };
+        let reply = kept.map(|()| self.reply(message, took)).map_err(|error| {
             Refusal::internal(format!(
                 "{what}; but this could not be kept across a restart of onearmd: {error}"
             ))
@@ -353,9 +478,46 @@ impl Running {
     }
 }
 
-/// The client may have gone.
+/// Clients may have gone.
 fn answer(order: Order, reply: Result<HaAnswer, Refusal>) {
-    order.answer.send(reply).unwrap_or_default();
+    let mut answers = order.answers.into_iter();
+    let first = answers.next();
+    for answer in answers {
+        answer.send(reply.clone()).unwrap_or_default();
+    }
+    if let Some(answer) = first {
+        answer.send(reply).unwrap_or_default();
+    }
+}
+
+fn takes_none(error: &str) -> Refusal {
+    Refusal::internal(format!(
+        "the HA process takes no orders: {error}; see onearm status"
+    ))
+}
+
+/// How long an order took, and how much of that it waited.
+#[derive(Clone, Copy, Debug)]
+struct Times {
+    took: Duration,
+    waited: Duration,
+}
+
+impl Times {
+    fn told(self) -> String {
+        let took = format!("{} ms after the order", millis(self.took));
+        match self.waited {
+            Duration::ZERO => took,
+            waited => format!(
+                "{took}, of which it waited {} ms for the connections",
+                millis(waited)
+            ),
+        }
+    }
+}
+
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// What is told of an order that was given up.
@@ -395,6 +557,10 @@ fn why(unable: Unable, own: &str, peer: &str) -> (String, String) {
             format!("{peer} does not have the connections of {own}: they would be lost"),
             format!("see the flow sync in onearm status, and try again when it is equal{FORCE}"),
         ),
+        Unable::Held => (
+            "ownership is to stay where it is".to_owned(),
+            "onearm ha hold --off ends that, on the node that holds".to_owned(),
+        ),
         Unable::PeerSilent => (
             format!("{peer} does not prove that it hears {own}"),
             format!("look whether onearmd runs there and both can reach each other (onearm status){FORCE}"),
@@ -418,6 +584,7 @@ fn why(unable: Unable, own: &str, peer: &str) -> (String, String) {
         // The same, seen from there.
         Unable::PeerRefuses(Refused::LegsUnknown) => why(Unable::PeerLegsUnknown, peer, own),
         Unable::PeerRefuses(Refused::LacksFlows) => why(Unable::PeerLacksFlows, peer, own),
+        Unable::PeerRefuses(Refused::Held) => why(Unable::Held, peer, own),
         Unable::PeerRefuses(Refused::Unfit) => (
             format!("{peer} sees that {own} could not serve"),
             format!("onearm status says why{FORCE}"),
@@ -452,7 +619,9 @@ fn lacks(health: Health) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{Order, Pending, Turn, came_to_nothing, lacks, why};
+    use std::time::Duration;
+
+    use super::{Further, Order, Pending, Turn, came_to_nothing, lacks, why};
     use crate::control::HaRequest;
     use crate::control::NodeState;
     use crate::control::NodeState::{Active, Initialize, Standby};
@@ -476,6 +645,8 @@ mod tests {
             Unable::PeerNotActive,
             Unable::PeerInMaintenance,
             Unable::PeerUnfit(unfit),
+            Unable::Held,
+            Unable::PeerRefuses(Refused::Held),
             Unable::NoAnswer,
             Unable::PeerRefuses(Refused::LegsUnknown),
             Unable::PeerRefuses(Refused::LacksFlows),
@@ -490,13 +661,12 @@ mod tests {
 
     fn pending(request: HaRequest, begun_as: NodeState) -> Pending {
         Pending {
-            order: Order {
-                request,
-                answer: oneshot::channel().0,
-            },
+            order: Order::new(request, oneshot::channel().0),
             begun: Instant::now(),
             begun_as,
             let_go: false,
+            waited: Duration::ZERO,
+            waits_since: None,
         }
     }
 
@@ -520,6 +690,49 @@ mod tests {
         }
         let mut order = pending(SWITCHOVER, Standby);
         assert_eq!(order.turn(Standby, Active), Turn::TookOver);
+    }
+
+    #[test]
+    fn the_same_order_joins_one_that_is_under_way_force_takes_effect_and_hold_goes_through() {
+        let hold = HaRequest::Hold { on: true };
+        let force = HaRequest::Switchover { force: true };
+        for (given, begun_as, further, expected) in [
+            (SWITCHOVER, Active, SWITCHOVER, Further::Joins),
+            (SWITCHOVER, Standby, SWITCHOVER, Further::Joins),
+            (SWITCHOVER, Active, force, Further::Forces),
+            (SWITCHOVER, Standby, force, Further::Refused),
+            (SWITCHOVER, Active, maintenance(false), Further::Refused),
+            (SWITCHOVER, Active, hold, Further::EndsIt),
+            (SWITCHOVER, Standby, hold, Further::EndsIt),
+            (maintenance(false), Active, maintenance(false), Further::Joins),
+            (maintenance(false), Active, maintenance(true), Further::Forces),
+            (maintenance(true), Active, maintenance(false), Further::Refused),
+            (maintenance(false), Active, force, Further::Refused),
+        ] {
+            assert_eq!(
+                pending(given, begun_as).further(further),
+                expected,
+                "{given:?} {further:?}"
+            );
+        }
+        let mut let_go = pending(SWITCHOVER, Active);
+        let_go.turn(Active, Standby);
+        assert_eq!(let_go.further(force), Further::Refused);
+    }
+
+    #[test]
+    fn an_answer_tells_how_much_of_its_time_was_waited() {
+        let mut order = pending(SWITCHOVER, Active);
+        let mut now = order.begun;
+        assert_eq!(order.times(now).told(), "0 ms after the order");
+        for (waits, ms) in [(true, 700), (false, 100), (true, 300), (true, 200), (false, 50)] {
+            order.note_waiting(waits, now);
+            now += Duration::from_millis(ms);
+        }
+        assert_eq!(
+            order.times(now).told(),
+            "1350 ms after the order, of which it waited 1200 ms for the connections"
+        );
     }
 
     #[test]

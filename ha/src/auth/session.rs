@@ -61,6 +61,8 @@ pub struct Judged {
     pub freshness: Option<Freshness>,
     /// What an operator is to know.
     pub oddity: Option<Oddity>,
+    /// Its sender said something else after it, which was heard before: it tells nothing of what its sender is now.
+    pub is_late: bool,
 }
 
 /// The peer as far as it is proved.
@@ -202,9 +204,19 @@ impl Session {
             }
             let newly = echoed.filter(|echoed| proved && *echoed > known.echoed);
             known.echoed = newly.unwrap_or(known.echoed);
+            let is_late = stamp.sequence < known.newest;
             return match known.note(now, stamp.sequence) {
-                Some(true) if proved => taken(Freshness::Proved, None),
-                Some(true) => taken(Freshness::Known, None),
+                Some(true) => Judged {
+                    is_late,
+                    ..taken(
+                        if proved {
+                            Freshness::Proved
+                        } else {
+                            Freshness::Known
+                        },
+                        None,
+                    )
+                },
                 // It has heard what no message before had heard: no replay, but a sender that is not what it was.
                 Some(false) | None if newly.is_some() => {
                     self.known = Some(Known::new(now, stamp, sent));
@@ -311,6 +323,7 @@ const fn taken(freshness: Freshness, oddity: Option<Oddity>) -> Judged {
     Judged {
         freshness: Some(freshness),
         oddity,
+        is_late: false,
     }
 }
 
@@ -318,6 +331,7 @@ const fn dropped(oddity: Oddity) -> Judged {
     Judged {
         freshness: None,
         oddity: Some(oddity),
+        is_late: false,
     }
 }
 

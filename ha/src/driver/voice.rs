@@ -302,8 +302,9 @@ impl Voice {
         };
         if freshness != Freshness::Unproved {
             let unbroken = self.peer.filter(|peer| now.since(peer.heard_at) < PAUSE_NANOS);
+            let overtaken = unbroken.filter(|_| judged.is_late);
             self.peer = Some(PeerVoice {
-                newest_key: word.newest_key,
+                newest_key: overtaken.map_or(word.newest_key, |peer| peer.newest_key),
                 since: unbroken.map_or(now, |peer| peer.since),
                 heard_at: now,
             });
@@ -319,6 +320,7 @@ impl Voice {
                 health: word.health,
                 hears_twins: word.hears_twins,
                 signs: word.signs,
+                is_late: judged.is_late,
             }),
             ..plain
         })
@@ -406,4 +408,76 @@ fn closed(auth: &Auth) -> Vec<Path> {
         heard_at: None,
     };
     auth.paths.iter().map(path).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{IpAddr, Ipv4Addr};
+
+    use super::*;
+    use crate::auth::{Key, PairKeys};
+    use crate::election::{Settings, Stance};
+    use crate::units::{Centiseconds, Priority};
+
+    const OWN: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 11));
+    const PEER: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 12));
+
+    fn auth(node: u8, keys: &[u16]) -> Auth {
+        let key = |id: &u16| Key {
+            id: KeyId(*id),
+            secret: [7; 32],
+        };
+        Auth {
+            keys: PairKeys::new([1; 16], keys.iter().map(key).collect()).unwrap(),
+            node,
+            rollout: Rollout::Enforce,
+            paths: Vec::new(),
+            epoch: 0,
+            generation: 1,
+        }
+    }
+
+    #[test]
+    fn b04_a_word_of_before_a_rotation_that_comes_late_takes_no_key_back() {
+        let now = |ms: u64| MonoTime::from_nanos((1_000 + ms) * 1_000_000);
+        let interval = Centiseconds::new(10).unwrap();
+        let election = |address, peer| {
+            let settings = Settings {
+                priority: Priority::configured(100).unwrap(),
+                interval,
+                preempt: false,
+                preferred: true,
+                address,
+                peer,
+                authenticated: true,
+                stance: Stance::Normal,
+            };
+            Election::new(now(0), settings, 0)
+        };
+        let vrid = Vrid::new(51).unwrap();
+        let mut own = (
+            Voice::new(now(0), auth(1, &[1, 2]), vrid).unwrap(),
+            election(OWN, PEER),
+        );
+        let mut peer = (
+            Voice::new(now(0), auth(2, &[1]), vrid).unwrap(),
+            election(PEER, OWN),
+        );
+        let plain = |at, source| PairMessage::plain(at, source, Priority::CLAIM, interval);
+        for ms in 0..3 {
+            let word = own.0.word(now(ms), &own.1, Kind::Standby).word;
+            peer.0.take(now(ms), &word, plain(now(ms), OWN));
+            let word = peer.0.word(now(ms), &peer.1, Kind::Standby).word;
+            own.0.take(now(ms), &word, plain(now(ms), PEER));
+        }
+        assert_eq!(own.0.word(now(3), &own.1, Kind::Standby).key, KeyId(1));
+        let late = peer.0.word(now(4), &peer.1, Kind::Standby).word;
+        peer.0.reconfigure(auth(2, &[1, 2]));
+        let word = peer.0.word(now(5), &peer.1, Kind::Standby).word;
+        for (ms, word) in [(6, word), (7, late)] {
+            let taken = own.0.take(now(ms), &word, plain(now(ms), PEER));
+            assert!(taken.proves_its_sender());
+            assert_eq!(own.0.word(now(ms), &own.1, Kind::Standby).key, KeyId(2), "{ms}");
+        }
+    }
 }

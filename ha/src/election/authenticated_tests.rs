@@ -339,6 +339,7 @@ impl Pair {
                         health: message.health,
                         hears_twins: message.hears_twins,
                         signs: message.signs,
+                        is_late: judged.is_late,
                     }),
                     ..PairMessage::plain(now, ADDRESSES[message.from], message.priority, interval)
                 }),

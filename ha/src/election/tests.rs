@@ -840,6 +840,7 @@ fn the_last_words_of_the_owner_before_by_a_slower_path_are_no_contention() {
                 epoch,
                 health: Health::RECEIVES,
                 hears_twins: false,
+                is_late: false,
             }),
             ..PairMessage::plain(at, PEER, Priority::from_wire(100), interval(100))
         })
@@ -1267,6 +1268,7 @@ fn word(bench: &Bench, kind: Kind, freshness: Freshness, epoch: u64) -> PairMess
             health: Health::RECEIVES,
             hears_twins: false,
             signs: Signs::default(),
+            is_late: false,
         }),
         ..PairMessage::plain(bench.now, PEER, Priority::from_wire(100), interval(100))
     }

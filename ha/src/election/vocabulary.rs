@@ -211,6 +211,9 @@ pub struct Said {
     pub hears_twins: bool,
     /// What it says of hand-overs.
     pub signs: Signs,
+    /// It was overtaken by a later message of its sender: what that one says of its sender counts.
+    #[serde(default)]
+    pub is_late: bool,
 }
 
 /// What happened.

@@ -32,9 +32,15 @@ impl Election {
             // Perhaps a recording of another life: neither its interval nor its priority is the peer's.
             return true;
         }
-        self.peer_said = Some(heard.kind);
+        let is_late = heard.said.is_some_and(|said| said.is_late);
+        if !is_late || heard.kind == Kind::Release {
+            self.peer_said = Some(heard.kind);
+        }
         if heard.kind == Kind::Release {
             self.counters.releases_received += 1;
+            return true;
+        }
+        if is_late {
             return true;
         }
         if heard.kind != Kind::Claim || heard.said.is_some() {

@@ -21,7 +21,7 @@ use super::{
     Election, Event, Freshness, Health, Kind, MonoTime, Output, PairMessage, Priority, State, Tenure,
 };
 use crate::auth::Signs;
-use crate::election::vocabulary::{Refused, Stance, Unable};
+use crate::election::vocabulary::{Refused, Said, Stance, Unable};
 
 /// How long one message arms. Nanoseconds.
 pub const GRANT_NANOS: u64 = 200_000_000;
@@ -393,9 +393,16 @@ impl Election {
         }
     }
 
+    /// What a message says of hand-overs, if its sender says so now.
+    fn said_now(heard: &PairMessage) -> Option<Said> {
+        heard
+            .said
+            .filter(|said| said.freshness == Freshness::Proved && !said.is_late)
+    }
+
     /// As the Active: what a message says of hand-overs.
     pub(super) fn hear_signs_as_active(&mut self, now: MonoTime, heard: &PairMessage) {
-        let Some(said) = heard.said.filter(|said| said.freshness == Freshness::Proved) else {
+        let Some(said) = Self::said_now(heard) else {
             return;
         };
         if said.signs.has(Signs::ASKS) {
@@ -453,7 +460,7 @@ impl Election {
 
     /// As the Standby: the owner arms this node, if it can serve.
     pub(super) fn hear_signs_as_standby(&mut self, now: MonoTime, heard: &PairMessage) {
-        let Some(said) = heard.said.filter(|said| said.freshness == Freshness::Proved) else {
+        let Some(said) = Self::said_now(heard) else {
             return;
         };
         // It had heard that it is asked.

@@ -31,6 +31,12 @@ impl Election {
             self.cloned_at = Some(now);
             self.alarm(now, Alarm::Cloned);
         }
+        if let Some(peer) = self.peer.as_mut().filter(|_| said.is_late) {
+            if said.freshness == Freshness::Proved {
+                peer.proved_at = Some(now);
+            }
+            return;
+        }
         let proved_before = self.peer.and_then(|peer| peer.proved_at);
         let better_before = self.peer.and_then(|peer| peer.better_since);
         let is_better = said.health > self.with_reception(now, self.health_in_doubt());
@@ -72,8 +78,10 @@ impl Election {
             Kind::Preempt if self.is_held() => None,
             Kind::Preempt => {
                 let own = (self.health_at(now), self.priority(), self.settings.address);
-                let is_better = (said.health, heard.priority, heard.source) > own;
-                let may_go = self.peer_has_flows || !self.may_wait(now, said.health);
+                // What it can do now, if this was overtaken.
+                let health = self.peer.map_or(said.health, |peer| peer.health);
+                let is_better = (health, heard.priority, heard.source) > own;
+                let may_go = self.peer_has_flows || !self.may_wait(now, health);
                 (is_better && may_go).then_some(Event::BetterAdvert)
             }
             // It will own the addresses whatever this node answers.

@@ -7,7 +7,7 @@ mod synced;
 pub use expiry::{Expiry, Progress};
 pub(crate) use memory::{entry4, entry6};
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError, RwLock, RwLockReadGuard};
@@ -27,7 +27,7 @@ use crate::loader::LOAD_PERCENT;
 use crate::mapping::Words;
 use crate::persistence::{Clients, Persistent};
 use crate::sync::{Directory, Place, Record};
-use crate::tables::{Mode, Protocol, narrow};
+use crate::tables::{Mode, Protocol, narrow, wide};
 use crate::usage::Taken;
 use memory::Memory;
 
@@ -307,6 +307,24 @@ impl FlowTable {
             counts.add(seen.forward.state());
         });
         counts
+    }
+
+    /// Flows whose VIP or whose source towards the server is one of `addresses`, by address; those without any are left out. A
+    /// sweep of the whole table, as [`Self::count`].
+    pub fn count_of(&self, addresses: &BTreeSet<IpAddr>) -> BTreeMap<IpAddr, u64> {
+        let wanted: HashSet<Addr> = addresses.iter().copied().map(wide).collect();
+        let mut counts: HashMap<Addr, u64> = HashMap::new();
+        self.visit(0..self.buckets(), |seen| {
+            let flow = &seen.forward;
+            let translated = flow.flags & flags::DIRECT == 0 && flow.new_saddr != flow.daddr;
+            let source = translated.then_some(flow.new_saddr);
+            for used in [Some(flow.daddr), source].into_iter().flatten() {
+                if wanted.contains(&used) {
+                    *counts.entry(used).or_default() += 1;
+                }
+            }
+        });
+        counts.into_iter().map(|(addr, n)| (narrow(addr), n)).collect()
     }
 
     /// Flows that match, at most `limit` of them, and how many match in all. `now_ns` is CLOCK_MONOTONIC.

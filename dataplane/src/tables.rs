@@ -50,6 +50,8 @@ pub struct OwnedKinds {
     pub gateway: bool,
     /// A source of translated requests.
     pub snat: bool,
+    /// The other node's alone: answered for and announced, and flows that are there go on, but none begins.
+    pub orphan: bool,
 }
 
 /// An address of the pair.

@@ -2,7 +2,7 @@
 //! the process that does all this.
 //!
 //! Pure, without I/O and without a clock: [`units`], [`wire`], [`lease`], [`election`], [`announce`], [`config`]. I/O:
-//! [`driver`] (the HA thread), [`process`] (main process and HA process to each other), [`membership`].
+//! [`driver`] (the HA thread), [`process`] (main process and HA process to each other), [`membership`], [`probe`].
 //!
 //! This crate uses `unsafe` in one private module, for the system calls of packet sockets, link state and scheduling
 //! that no safe crate wraps.
@@ -15,6 +15,7 @@ pub mod election;
 mod error;
 pub mod lease;
 pub mod membership;
+pub mod probe;
 pub mod process;
 mod sys;
 pub mod units;

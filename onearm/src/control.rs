@@ -32,6 +32,6 @@ pub use server::{ControlBackend, ControlServer, MAX_CONNECTIONS};
 pub use services::{ClientsMode, LastCheck, Refusals, ServerHealth, ServerStatus, ServiceStatus, Traffic};
 pub use status::{
     AuthenticationStatus, ConfigStatus, DataplaneStatus, HaStatus, KeyStatus, LeaseStatus, LegStatus,
-    NodeState, NodeStatus, PeerStatus, Status, StreamState, StreamStatus, SyncStatus, SyncVerdict,
-    TrackedKind, TrackedState, TrackedStatus, UsageStatus,
+    NodeState, NodeStatus, OrphanStatus, OwnedStatus, PeerStatus, Status, StreamState, StreamStatus,
+    SyncStatus, SyncVerdict, TrackedKind, TrackedState, TrackedStatus, UsageStatus, WithheldStatus,
 };

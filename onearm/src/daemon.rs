@@ -28,6 +28,7 @@ mod node;
 mod node_loop;
 mod notices;
 mod options;
+mod owned;
 mod plan;
 mod probe;
 mod recording;

@@ -24,6 +24,7 @@ mod backoff;
 pub(crate) mod driver;
 pub(crate) mod end;
 mod noise;
+pub(crate) mod owned;
 pub(crate) mod port;
 pub(crate) mod session;
 pub(crate) mod view;

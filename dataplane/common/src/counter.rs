@@ -124,6 +124,8 @@ counters! {
     SynAckWithoutFlow = "syn_ack_without_flow",
     /// Dropped: packet to a port used for source translation, without a flow.
     SnatRangeWithoutFlow = "snat_range_without_flow",
+    /// Dropped: packet without a flow to an address that only the former owner's configuration has.
+    OrphanWithoutFlow = "orphan_without_flow",
     /// Dropped: ICMP to an owned address, neither an echo request nor an error.
     IcmpUnhandled = "icmp_unhandled",
     /// Dropped: new flow of a client that the service does not allow, or denies.

@@ -10,7 +10,7 @@ use crate::{
     fragment::Fragmented,
     header::Header,
     icmp_error::{is_error, reports_one},
-    maps::{Leg, NOT_A_HOST, ServiceKey, mode, proto, server},
+    maps::{Leg, NOT_A_HOST, ServiceKey, mode, owned, proto, server},
     mss,
     packet::{Packet, unreadable},
     permission::{may_act, yields},
@@ -34,7 +34,7 @@ pub fn miss<A: Header, P: Packet, T: Tables>(packet: &mut P, work: &mut Work, ta
     }
     let FlowKey { saddr, daddr, .. } = work.arrival.key;
     let slot = work.arrival.slot;
-    let Some(owned) = tables.owned(slot, daddr) else {
+    let Some(ours) = tables.owned(slot, daddr) else {
         let stays = stays_here(&work.leg, saddr, daddr);
         if !stays && work.judged == 0 && reports_one::<A, P>(packet, &work.arrival) {
             return Step::Next(Phase::IcmpError);
@@ -52,12 +52,13 @@ pub fn miss<A: Header, P: Packet, T: Tables>(packet: &mut P, work: &mut Work, ta
         work.now = tables.now();
     }
     let from = work.arrival.src_mac;
-    if !may_act(tables, owned.group, work.now, &work.arrival, &work.leg) {
+    if !may_act(tables, ours.group, work.now, &work.arrival, &work.leg) {
         return Step::Next(Phase::Relay);
     }
     // Not what replaces a flow, which the peer knows nothing of, nor what the peer passed on itself.
-    let yields = work.old_incarnation == 0 && yields(tables, owned.group, work.now, from, &work.leg);
-    to_owned::<A, P, T>(packet, work, tables, yields)
+    let yields = work.old_incarnation == 0 && yields(tables, ours.group, work.now, from, &work.leg);
+    let orphan = ours.kinds & owned::ORPHAN != 0;
+    to_owned::<A, P, T>(packet, work, tables, (yields, orphan))
 }
 
 /// To the node itself, a group, or of the link: nothing of the pair's, unless the destination is owned.
@@ -108,7 +109,12 @@ fn keep_half_open<A: Header, T: Tables>(work: &Work, tables: &T) -> Option<Step>
 }
 
 #[inline(always)]
-fn to_owned<A: Header, P: Packet, T: Tables>(packet: &P, work: &mut Work, tables: &T, yields: bool) -> Step {
+fn to_owned<A: Header, P: Packet, T: Tables>(
+    packet: &P,
+    work: &mut Work,
+    tables: &T,
+    (yields, orphan): (bool, bool),
+) -> Step {
     let arrival = &work.arrival;
     let key = &arrival.key;
     if arrival.shape == shape::FRAGMENT {
@@ -138,6 +144,9 @@ fn to_owned<A: Header, P: Packet, T: Tables>(packet: &P, work: &mut Work, tables
     }
     if yields {
         return Step::Next(Phase::Relay);
+    }
+    if orphan {
+        return discard(tables, Counter::OrphanWithoutFlow);
     }
     let is_tcp = key.proto == proto::TCP;
     if !is_tcp && key.proto != proto::UDP {

@@ -80,6 +80,7 @@ fn tables(services: Vec<ServiceSpec>) -> Tables {
         service: true,
         gateway: true,
         snat: true,
+        orphan: false,
     };
     Tables {
         owned: vec![OwnedAddress {

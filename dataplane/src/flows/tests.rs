@@ -195,6 +195,31 @@ fn a_flow_is_listed_with_both_its_sides() {
 }
 
 #[test]
+fn flows_are_counted_by_the_addresses_of_the_pair_they_use() {
+    let table = flow_table();
+    let source = net([192, 168, 100, 101]);
+    for n in 0..6 {
+        let (mut forward, mut reply) = pair(n, proto::TCP, FlowState::Established, (0, 0));
+        if n < 2 {
+            (forward.new_saddr, reply.daddr) = (source, source);
+        }
+        insert(&table, &(forward, reply));
+    }
+    let six = six(pair(6, proto::TCP, FlowState::Established, (0, 0)));
+    insert(&table, &six);
+    let [vip, source, vip6, unused] = [
+        net([192, 168, 100, 100]),
+        source,
+        six.0.daddr,
+        net([192, 168, 100, 9]),
+    ]
+    .map(crate::tables::narrow);
+    let counts = table.count_of(&[vip, source, vip6, unused].into());
+    assert_eq!(counts, [(vip, 6), (source, 2), (vip6, 1)].into());
+    assert_eq!(table.count_of(&[source].into()), [(source, 2)].into());
+}
+
+#[test]
 fn filters_select_by_each_field_and_the_limit_holds() {
     let table = flow_table();
     for n in 0..20 {

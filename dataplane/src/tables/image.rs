@@ -59,6 +59,7 @@ fn kinds(kinds: OwnedKinds) -> u8 {
     bit(kinds.service, maps::owned::SERVICE)
         | bit(kinds.gateway, maps::owned::GATEWAY)
         | bit(kinds.snat, maps::owned::SNAT)
+        | bit(kinds.orphan, maps::owned::ORPHAN)
 }
 
 fn group(group: onearm_types::GroupId) -> u8 {

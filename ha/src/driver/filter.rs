@@ -128,6 +128,13 @@ impl Rules {
         }
     }
 
+    /// Solicitations and advertisements of neighbours.
+    fn decide_nd(&mut self) {
+        for kind in [SOLICITATION, ADVERTISEMENT] {
+            self.decide(&[ICMPV6[0], ICMPV6[1], byte(ICMPV6_TYPE_AT, kind)], WHOLE);
+        }
+    }
+
     fn end(mut self) -> Self {
         self.0.push(verdict(NOTHING));
         self
@@ -163,10 +170,16 @@ fn all_but_peer(config: &Config) -> Rules {
     rules.decide(&[ethertype(ETHERTYPE_ARP)], WHOLE);
     rules.decide(&VRRP, WHOLE);
     rules.decide(&VRRP6, WHOLE);
-    for kind in [SOLICITATION, ADVERTISEMENT] {
-        rules.decide(&[ICMPV6[0], ICMPV6[1], byte(ICMPV6_TYPE_AT, kind)], WHOLE);
-    }
+    rules.decide_nd();
     rules.end()
+}
+
+/// Untagged ARP and ND.
+pub(super) fn claims() -> Vec<SockFilter> {
+    let mut rules = Rules::new();
+    rules.decide(&[ethertype(ETHERTYPE_ARP)], WHOLE);
+    rules.decide_nd();
+    rules.end().program()
 }
 
 /// Untagged ARP replies and advertisements of the witness, and of whoever has the listed addresses.

@@ -67,8 +67,13 @@ impl PacketSocket {
         Self::open(ifindex, EVERY_ETHERTYPE, &filter::nothing(), 0)
     }
 
+    /// A socket that hears who claims which address, and asks.
+    pub(crate) fn open_asker(ifindex: u32) -> io::Result<Self> {
+        Self::open(ifindex, EVERY_ETHERTYPE, &filter::claims(), ADVERT_BUFFER)
+    }
+
     /// The Ethernet address of interface `ifname` at this very moment.
-    pub(super) fn mac(&self, ifname: &str) -> io::Result<Mac> {
+    pub(crate) fn mac(&self, ifname: &str) -> io::Result<Mac> {
         sys::mac(self.socket.as_fd(), ifname)
     }
 
@@ -81,8 +86,15 @@ impl PacketSocket {
         }
     }
 
-    fn read(&self, hear: impl FnMut(&[u8], Option<TimeSpec>)) -> io::Result<()> {
+    /// Reads what has arrived; see [`read_all`].
+    pub(crate) fn read(&self, hear: impl FnMut(&[u8], Option<TimeSpec>)) -> io::Result<()> {
         read_all(&self.socket, hear)
+    }
+}
+
+impl AsFd for PacketSocket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
     }
 }
 

@@ -5,10 +5,12 @@ use super::Daemon;
 use super::exit::{Exit, Failure};
 use super::output::{self, grouped, span};
 use crate::control::{
-    AuthenticationStatus, HaStatus, LegStatus, NodeState, Status, StreamState, StreamStatus, SyncStatus,
-    SyncVerdict, TrackedState, TrackedStatus, UsageStatus,
+    AuthenticationStatus, HaStatus, LegStatus, NodeState, OwnedStatus, Status, StreamState, StreamStatus,
+    SyncStatus, SyncVerdict, TrackedState, TrackedStatus, UsageStatus,
 };
 
+/// Most addresses of a kind that are listed one by one.
+const MOST_SHOWN: usize = 16;
 /// A peer that was silent for longer does not speak now.
 const QUIET_MS: u64 = 5_000;
 
@@ -62,6 +64,9 @@ pub(super) fn show(status: &Status) -> String {
     lines.add("peer", peer(status));
     lines.add("stream", stream(&status.stream));
     lines.add("flow sync", sync(&status.sync));
+    for words in owned(&status.owned) {
+        lines.add("owned", words);
+    }
     election(&mut lines, &status.ha);
     let config = &status.config;
     let compared = match (&config.peer_digest, config.differs) {
@@ -146,6 +151,53 @@ fn election(lines: &mut Lines, ha: &HaStatus) {
     if let Some(words) = fitness(ha) {
         lines.add("fitness", words);
     }
+}
+
+/// Where the nodes' files differ in what they own; nothing while they agree.
+fn owned(owned: &OwnedStatus) -> Vec<String> {
+    let mut lines = Vec::new();
+    if owned.peer_tells == Some(false) {
+        lines.push("the peer's release does not tell what it owns".to_owned());
+    }
+    let left = owned
+        .orphans_left_ms
+        .map(|ms| format!(", {} left at most", span(ms)));
+    for orphan in owned.orphans.iter().take(MOST_SHOWN) {
+        lines.push(match (&left, orphan.flows) {
+            (Some(left), Some(flows)) => {
+                let flows = grouped(flows);
+                format!(
+                    "{} is the peer's alone: {flows} flows go on{left}",
+                    orphan.address
+                )
+            }
+            _ => format!(
+                "{} is the peer's alone: after a take-over its flows go on",
+                orphan.address
+            ),
+        });
+    }
+    for one in owned.withheld.iter().take(MOST_SHOWN) {
+        lines.push(match &one.used_by {
+            Some(mac) => format!("{} is not owned: {mac} has it", one.address),
+            None => format!(
+                "{} is this node's alone: owned once nobody is found to have it",
+                one.address
+            ),
+        });
+    }
+    let more =
+        owned.orphans.len().saturating_sub(MOST_SHOWN) + owned.withheld.len().saturating_sub(MOST_SHOWN);
+    if more > 0 {
+        lines.push(format!("and {more} more: see onearm status --json"));
+    }
+    lines.extend(
+        owned
+            .refused
+            .iter()
+            .map(|(why, count)| format!("{count} of the peer's cannot be answered for here: {why}")),
+    );
+    lines
 }
 
 /// One below the other.

@@ -47,6 +47,7 @@ fn status_of_an_active() -> Status {
             last_error: Some("the connection was reset".into()),
             ..StreamStatus::default()
         },
+        owned: OwnedStatus::default(),
         sync: SyncStatus {
             verdict: SyncVerdict::Behind,
             records_behind: 12,

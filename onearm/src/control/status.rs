@@ -26,6 +26,9 @@ pub struct Status {
     /// How far the other node has this node's flows.
     #[serde(default)]
     pub sync: SyncStatus,
+    /// Where the nodes' files differ in what they own.
+    #[serde(default)]
+    pub owned: OwnedStatus,
     /// The interfaces onearm works on, in the order of `node.toml`.
     pub legs: Vec<LegStatus>,
     /// Which configuration runs here and there.
@@ -127,6 +130,43 @@ pub struct SyncStatus {
     pub lag_p99_us: u64,
     /// Counters by name.
     pub counters: BTreeMap<String, u64>,
+}
+
+/// Addresses that only one of the nodes' files has.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OwnedStatus {
+    /// Addresses of the last owner, as far as this node knows and they may differ from its own file's; `None` = it goes by its file.
+    pub known: Option<u64>,
+    /// Whether the peer's release tells what it owns; `None` without a stream.
+    pub peer_tells: Option<bool>,
+    /// Addresses of the last owner's file alone: connections that are there go on, none begins.
+    pub orphans: Vec<OrphanStatus>,
+    /// They end within this, milliseconds, whoever uses them; `None` while this node does not own them.
+    pub orphans_left_ms: Option<u64>,
+    /// Addresses of this node's file alone: not owned before nobody is found to have them.
+    pub withheld: Vec<WithheldStatus>,
+    /// Addresses of the last owner's file alone that this node cannot answer for, by reason.
+    pub refused: BTreeMap<String, u64>,
+}
+
+/// An address of the last owner's file alone.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OrphanStatus {
+    /// The address.
+    pub address: IpAddr,
+    /// Name of its leg.
+    pub leg: String,
+    /// Flows that use it, as counted every 5 s; `None` while this node does not own it.
+    pub flows: Option<u64>,
+}
+
+/// An address of this node's file alone.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WithheldStatus {
+    /// The address.
+    pub address: IpAddr,
+    /// MAC of the host that has it; `None` = it was not asked for yet, or nobody has answered so far.
+    pub used_by: Option<String>,
 }
 
 /// Whether both nodes have the same flows.

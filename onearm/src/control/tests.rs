@@ -70,6 +70,7 @@ fn status() -> Status {
         peer: PeerStatus::default(),
         stream: StreamStatus::default(),
         sync: SyncStatus::default(),
+        owned: OwnedStatus::default(),
         legs: vec![],
         config: ConfigStatus {
             digest: "ab".into(),

@@ -17,8 +17,8 @@ use crate::config::{Auth, Loaded, ModeFor, ServerConfig, ServiceConfig};
 use crate::control::{
     AuthenticationStatus, ClientsMode, ConfigStatus, ControlBackend, DataplaneStatus, EventList, EventQuery,
     FlowEntry, FlowList, FlowQuery, HaAnswer, HaRequest, HaStatus, LeaseStatus, NodeState, NodeStatus,
-    PeerStatus, ProbeRequest, ProbeResult, Refusal, RefusalKind, ServerHealth, ServerStatus, ServiceStatus,
-    Status, Traffic,
+    OwnedStatus, PeerStatus, ProbeRequest, ProbeResult, Refusal, RefusalKind, ServerHealth, ServerStatus,
+    ServiceStatus, Status, Traffic,
 };
 use crate::health::{Health, ServerKey, effective_weight};
 use crate::stream::view::View;
@@ -170,6 +170,12 @@ impl ControlBackend for Backend {
                 .sync
                 .as_ref()
                 .map_or_else(keeper::no_sync, |view| view.borrow().status()),
+            owned: OwnedStatus {
+                orphans_left_ms: facts
+                    .orphans_until_ns
+                    .map(|until| until.saturating_sub(now_ns) / 1_000_000),
+                ..facts.owned.clone()
+            },
             legs: facts.legs.clone(),
             config,
             ha: HaStatus {

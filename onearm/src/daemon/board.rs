@@ -10,8 +10,8 @@ use onearm_ha::driver::PeerVoice;
 use onearm_ha::election::Stance;
 
 use crate::control::{
-    EventList, EventLog, EventQuery, KeyStatus, LegStatus, NewEvent, NodeState, PeerStatus, Severity,
-    Timeline, UsageStatus,
+    EventList, EventLog, EventQuery, KeyStatus, LegStatus, NewEvent, NodeState, OwnedStatus, PeerStatus,
+    Severity, Timeline, UsageStatus,
 };
 
 use crate::track::Tracking;
@@ -54,6 +54,10 @@ pub(crate) struct Facts {
     pub(crate) ha_counters: BTreeMap<String, u64>,
     /// With authentication: keys and the peer's speech.
     pub(crate) authentication: Option<AuthenticationFacts>,
+    /// Where the nodes' files differ in what is owned.
+    pub(crate) owned: OwnedStatus,
+    /// When orphans end at the latest, CLOCK_MONOTONIC ns.
+    pub(crate) orphans_until_ns: Option<u64>,
     /// Legs in the order of `node.toml`.
     pub(crate) legs: Vec<LegStatus>,
     /// Flows at the end of the last pass over the table.
@@ -102,6 +106,8 @@ impl Board {
             peer_stance: None,
             ha_counters: BTreeMap::new(),
             authentication: None,
+            owned: OwnedStatus::default(),
+            orphans_until_ns: None,
             legs: Vec::new(),
             flows: 0,
             helper_restarts: 0,

@@ -104,7 +104,11 @@ impl Errands {
                 }
             }
             // The stream keeps these to itself.
-            Message::Heartbeat | Message::Profile(_) | Message::Farewell(_) | Message::Sync(_) => {}
+            Message::Heartbeat
+            | Message::Profile(_)
+            | Message::Farewell(_)
+            | Message::Sync(_)
+            | Message::Owned(_) => {}
         }
     }
 

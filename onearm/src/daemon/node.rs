@@ -22,7 +22,9 @@ use super::board::Board;
 use super::gates::Gates;
 use super::guests::Guests;
 use super::legs::{Legs, lock};
+use super::owned::{self, Split};
 use super::plan::{self, LegUse};
+use crate::stream::owned::OwnedSet;
 
 /// A pass that left something undone is made again after this.
 pub(crate) const RETRY: Duration = Duration::from_secs(1);
@@ -62,6 +64,10 @@ pub(crate) struct Node {
     pub(crate) ownership: Ownership,
     /// The peer's MACs as it says, by leg.
     pub(crate) peer_legs: BTreeMap<String, [u8; 6]>,
+    /// What the last owner told, as it has changed since; `None` where it is what the file says, or was never told.
+    pub(crate) kept: Option<OwnedSet>,
+    /// What the file and what is kept make of each other, as of the last pass.
+    pub(crate) split: Split,
     /// Legs and their programs.
     pub(crate) legs: Legs,
     /// Hosts that packets needed.
@@ -117,6 +123,8 @@ impl Node {
             health,
             ownership,
             peer_legs: BTreeMap::new(),
+            kept: None,
+            split: Split::default(),
             legs,
             guests,
             done,
@@ -143,6 +151,8 @@ impl Node {
     pub(crate) async fn settle(&mut self) -> Settled {
         let picture = self.picture.borrow_and_update().clone();
         let mut settled = Settled::default();
+        let Loaded { node, pair, .. } = &*self.loaded;
+        self.split = owned::split(self.kept.as_ref(), node, pair, &picture);
         let configured = Arc::clone(&self.loaded);
         let released = self
             .legs
@@ -179,6 +189,7 @@ impl Node {
         };
         let refuse_own = self.ownership.state == NodeState::Active;
         let mut desired = plan::desired(&self.loaded.node, &self.loaded.pair, picture, uses, refuse_own);
+        self.split.guard(&mut desired.owned);
         for (index, leg) in self.loaded.node.legs.iter().enumerate() {
             let Some((_, wanted)) = desired
                 .legs
@@ -299,7 +310,9 @@ impl Node {
             let key = ServerKey::of(service, &service.servers[server]);
             self.health.in_rotation(&key)
         };
-        plan::tables(node.id, pair, leg_of, plan::connected(&node.legs, picture), is_up)
+        let mut tables = plan::tables(node.id, pair, leg_of, plan::connected(&node.legs, picture), is_up);
+        self.split.apply(&mut tables);
+        tables
     }
 
     /// Carries changes of health into the tables in force, each by one store, without a new generation.
@@ -308,7 +321,12 @@ impl Node {
             return Settled::default();
         };
         let mut after = before.clone();
-        for (service, spec) in self.loaded.pair.services.iter().zip(&mut after.services) {
+        // Those whose address is withheld are not in the tables.
+        let mut configured = self.loaded.pair.services.iter();
+        for spec in &mut after.services {
+            let Some(service) = configured.by_ref().find(|service| service.name == spec.name) else {
+                break;
+            };
             for (server, known) in service.servers.iter().zip(&mut spec.servers) {
                 known.up = self.health.in_rotation(&ServerKey::of(service, server));
             }

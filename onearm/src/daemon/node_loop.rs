@@ -3,6 +3,7 @@
 mod election;
 mod history;
 mod orders;
+mod owned;
 mod peer;
 mod reload;
 mod tracking;
@@ -39,6 +40,7 @@ use super::ha_link::{HaLink, News};
 use super::keeper::{self, FlowSync};
 use super::node::{Node, RETRY, Settled};
 use super::notices::{self, told};
+use super::owned::Store;
 use super::plan;
 use super::recording::Recording;
 use super::scripts::{Said, Scripts};
@@ -109,6 +111,8 @@ struct Running {
     stance: Stance,
     /// What is being carried out.
     pending: Option<Pending>,
+    /// Where the nodes' files differ.
+    sharing: owned::Sharing,
 }
 
 /// Runs until SIGTERM or SIGINT, then stops in order: ownership first, programs next, borrowed settings last.
@@ -128,7 +132,7 @@ pub(crate) async fn run(
     (streaming, errands, flow_sync): (Option<Streaming>, Option<Arc<Errands>>, Option<FlowSync>),
     recording: Option<Recording>,
     files: Files,
-    (auth, epochs, stance): (Option<Authentication>, Option<Epochs>, Stance),
+    (auth, epochs, stance, store): (Option<Authentication>, Option<Epochs>, Stance, Option<Store>),
 ) -> anyhow::Result<()> {
     let mut hangup = signal(SignalKind::hangup()).context("SIGHUP cannot be caught")?;
     let mut terminate = signal(SignalKind::terminate()).context("SIGTERM cannot be caught")?;
@@ -143,6 +147,7 @@ pub(crate) async fn run(
     let mut gates = interval(GATES);
     gates.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut watchdog = watchdog();
+    let flows = node.ask(|d| Ok(d.flows())).await.map_err(anyhow::Error::msg)?;
     let tracking = Tracking::new(onearm_ha::driver::now(), &node.loaded.pair);
     let mut running = Running {
         node,
@@ -172,6 +177,7 @@ pub(crate) async fn run(
         history: history::History::default(),
         stance,
         pending: None,
+        sharing: owned::Sharing::new(flows, store),
     };
     running.look_at_quorums();
     running.show_stances(stance, None);
@@ -202,6 +208,7 @@ pub(crate) async fn run(
                 running.after(settled);
                 running.look_at_quorums();
             }
+            done = owned::next(&mut running.sharing) => running.shared(done).await,
             tracked = tracking::next(&mut running.said, due) => running.tracked(tracked),
             Ok(()) = kernel_status.changed() => {
                 let faults = kernel_status.borrow_and_update().faults.iter().map(|f| format!("kernel: {}", notices::fault(f))).collect();
@@ -307,6 +314,7 @@ async fn at(time: Option<Instant>) {
 
 impl Running {
     async fn settle(&mut self) {
+        self.hear_owned();
         let settled = self.node.settle().await;
         self.after(settled);
         self.links_due |= settled.links_changed;
@@ -315,6 +323,7 @@ impl Running {
         self.keep_ha().await;
         self.tell_of_peer();
         self.keep_stream();
+        self.share();
     }
 
     fn keep_memberships(&mut self) {
@@ -324,7 +333,7 @@ impl Running {
         let Ok(Some(config)) = plan::ha_config(node, pair, &picture, self.auth.as_ref()) else {
             return;
         };
-        let owned = plan::owned(node, pair, &picture);
+        let owned = plan::owned(node, pair, &picture, &self.node.split.at_most());
         drop(picture);
         let legs: Vec<&String> = std::iter::once(&config.ifname)
             .chain(&config.other_legs)
@@ -392,10 +401,13 @@ impl Running {
         for event in events {
             self.node.board.tell(event);
         }
-        if let Some(profile) = view.profile
-            && self.node.peer_legs != profile.legs
-        {
-            self.node.peer_legs = profile.legs;
+        let owned_changed = self.hear_owned();
+        let legs = view.profile.map(|profile| profile.legs);
+        let legs_changed = legs.is_some_and(|legs| {
+            let before = std::mem::replace(&mut self.node.peer_legs, legs);
+            before != self.node.peer_legs
+        });
+        if owned_changed || legs_changed {
             self.settle().await;
         }
     }

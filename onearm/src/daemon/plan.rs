@@ -13,7 +13,8 @@ pub(crate) use election::{election_leg, ha_config, stream_ends};
 pub(crate) use health::turned;
 pub(crate) use kernel::{LegUse, desired};
 pub(crate) use mirror::{
-    addresses, connected, held_by_the_kernel, leg_id, leg_macs, leg_picture, legs, neighbour_mac, next_hops,
+    addresses, connected, held_by_the_kernel, is_link_local, leg_id, leg_macs, leg_picture, legs,
+    neighbour_mac, next_hops,
 };
 pub(crate) use places::{leg_of, owned};
 pub(crate) use tables::{server_id, tables};

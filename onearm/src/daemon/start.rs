@@ -33,6 +33,7 @@ use super::legs::lock;
 use super::node::Node;
 use super::node_loop::{self, Files, Inputs};
 use super::options::Options;
+use super::owned::Store;
 use super::recording::Recording;
 use super::scripts::Scripts;
 use super::streaming::Streaming;
@@ -220,7 +221,16 @@ async fn serve(options: &Options, mut loaded: Loaded) -> anyhow::Result<()> {
         pair: options.pair.clone(),
         state_dir: options.state_dir.clone(),
     };
-    let node = Node::new(Arc::clone(&loaded), board, dataplane, gates, netcfg, checks);
+    // Without authentication nobody is told.
+    let (store, kept) = match &auth {
+        Some(_) => {
+            let (store, kept) = Store::open(&options.state_dir, &board);
+            (Some(store), kept)
+        }
+        None => (None, None),
+    };
+    let mut node = Node::new(Arc::clone(&loaded), board, dataplane, gates, netcfg, checks);
+    node.kept = kept;
     let open = |path| Recording::open(path, options.record_limit << 20);
     let recording = options.record.as_deref().map(open).transpose()?;
     let inputs = Inputs {
@@ -237,7 +247,7 @@ async fn serve(options: &Options, mut loaded: Loaded) -> anyhow::Result<()> {
         (streaming, errands, flow_sync),
         recording,
         files,
-        (auth, epochs, stance),
+        (auth, epochs, stance, store),
     )
     .await;
     beside.stop().await;

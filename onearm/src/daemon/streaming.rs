@@ -17,6 +17,7 @@ use crate::config::Loaded;
 use crate::control::{NewEvent, Severity, StreamState, StreamStatus};
 use crate::stream::driver::{self, Ends, Settings};
 use crate::stream::end::End;
+use crate::stream::owned::OwnedSet;
 use crate::stream::port::{Carried, Port};
 use crate::stream::session::Bounds;
 use crate::stream::view::View;
@@ -40,6 +41,7 @@ pub(crate) struct Streaming {
     ends: watch::Sender<Option<Ends>>,
     keys: watch::Sender<Arc<PairKeys>>,
     profile: watch::Sender<Profile>,
+    owned: watch::Sender<Option<Arc<OwnedSet>>>,
     /// Says more.
     pub(crate) voice: Voice,
     /// What the peer says more.
@@ -65,6 +67,7 @@ impl Streaming {
             digest: digest.clone(),
             ..Profile::default()
         });
+        let (owned, owned_of) = watch::channel(None);
         let (view_of, view) = watch::channel(View::default());
         let (voice, said) = Voice::new(view.clone());
         let (heard_by, heard) = mpsc::channel(DEPTH);
@@ -82,6 +85,7 @@ impl Streaming {
             ends: ends_of,
             keys: keys_of,
             profile: profile_of,
+            owned: owned_of,
             said,
             heard: heard_by,
             port,
@@ -92,6 +96,7 @@ impl Streaming {
             ends,
             keys,
             profile,
+            owned,
             voice,
             heard,
             view,
@@ -113,6 +118,17 @@ impl Streaming {
             let before = known.clone();
             change(known);
             *known != before
+        });
+    }
+
+    /// What this node owns now.
+    pub(crate) fn tell_owned(&self, set: Option<&OwnedSet>) {
+        self.owned.send_if_modified(|known| {
+            let is_new = known.as_deref() != set;
+            if is_new {
+                *known = set.cloned().map(Arc::new);
+            }
+            is_new
         });
     }
 
@@ -162,6 +178,7 @@ fn start_again(
         port.carry(Carried::Ended { serial });
         view.send_modify(|view| {
             view.crashes += 1;
+            view.owned = None;
             (view.session, view.profile, view.last) = (None, None, Some(End::Crashed));
         });
         if begun.elapsed() >= longest {

@@ -20,11 +20,12 @@ use tokio::time::{Instant, sleep_until, timeout};
 
 use super::backoff::Backoff;
 use super::end::End;
+use super::owned::OwnedSet;
 use super::port::{self, Carried, Port};
 use super::session::{Agreed, Bounds, Own, Session};
 use super::view::{Open, View};
 use super::voice::DEPTH;
-use super::wire::{Introduction, Message, Profile, Refusal, SYNC};
+use super::wire::{Introduction, Message, OWNED, Profile, Refusal, SYNC};
 use connection::{Done, LAST_WORDS, Talk, now, prove};
 
 /// Most incoming connections whose handshake is not done.
@@ -62,6 +63,8 @@ pub(crate) struct Settings {
     pub(crate) keys: watch::Receiver<Arc<PairKeys>>,
     /// What this node tells of itself.
     pub(crate) profile: watch::Receiver<Profile>,
+    /// What this node owns.
+    pub(crate) owned: watch::Receiver<Option<Arc<OwnedSet>>>,
     /// What else is to be said.
     pub(crate) said: mpsc::Receiver<Message>,
     /// What else is heard; what finds no room is lost and counted.
@@ -340,6 +343,7 @@ impl Driver<'_> {
                     *view.ended.entry(end.name()).or_default() += 1;
                     if current {
                         (view.session, view.profile, view.last) = (None, None, Some(end));
+                        view.owned = None;
                     }
                     current
                 });
@@ -354,7 +358,7 @@ impl Driver<'_> {
                 self.connect_at = Instant::now() + self.backoff.after(&End::Closed);
                 self.settings
                     .view
-                    .send_modify(|view| (view.session, view.profile) = (None, None));
+                    .send_modify(|view| (view.session, view.profile, view.owned) = (None, None, None));
             }
         }
     }
@@ -385,7 +389,8 @@ impl Driver<'_> {
         let (leave, left) = watch::channel(None);
         let (say, said) = mpsc::channel(DEPTH);
         let (say_body, bodies) = mpsc::channel(port::DEPTH);
-        let able = agreed.capabilities.iter().any(|name| name == SYNC);
+        let can = |what: &str| agreed.capabilities.iter().any(|name| name == what);
+        let (able, hears_owned) = (can(SYNC), can(OWNED));
         self.settings.port.carry(Carried::Opened {
             serial: self.serial,
             say: able.then_some(say_body),
@@ -399,6 +404,7 @@ impl Driver<'_> {
         });
         self.settings.view.send_modify(|view| {
             view.sessions += 1;
+            view.owned = None;
             view.session = Some(Open {
                 agreed,
                 since: Instant::now(),
@@ -409,6 +415,7 @@ impl Driver<'_> {
             stream,
             session,
             profile: self.settings.profile.clone(),
+            owned: hears_owned.then(|| self.settings.owned.clone()),
             view: self.settings.view.clone(),
             said,
             heard: self.settings.heard.clone(),

@@ -443,7 +443,8 @@ impl Session {
                     message @ (Message::Profile(_)
                     | Message::ProbeAsked { .. }
                     | Message::ProbeAnswered { .. }
-                    | Message::Sync(_)),
+                    | Message::Sync(_)
+                    | Message::Owned(_)),
                 ) => self.outputs.push_back(Output::Heard(message)),
                 Err(Unfit::Unknown) => self.traffic.unknown += 1,
                 Err(Unfit::Malformed) => return self.end(End::Malformed),

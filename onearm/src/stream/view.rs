@@ -1,10 +1,12 @@
 //! The stream as the rest of the daemon sees it.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use tokio::time::Instant;
 
 use super::end::End;
+use super::owned::OwnedSet;
 use super::session::Agreed;
 use super::wire::Profile;
 
@@ -15,6 +17,8 @@ pub(crate) struct View {
     pub(crate) session: Option<Open>,
     /// What the peer tells of itself; none without a session.
     pub(crate) profile: Option<Profile>,
+    /// What the peer owns, by its own word; none while it owns nothing, and without a session.
+    pub(crate) owned: Option<Arc<OwnedSet>>,
     /// Why the last session ended, or the last attempt failed; none before the first one.
     pub(crate) last: Option<End>,
     /// Times the stream was started anew after a fault of its own.

@@ -18,6 +18,7 @@ use onearm_ha::auth::KeyId;
 use onearm_types::NodeId;
 use serde::{Deserialize, Serialize};
 
+use super::owned::Part;
 use crate::control::{ProbeRequest, ProbeResult};
 
 /// Versions of the protocol this release speaks: the lowest and the highest.
@@ -26,8 +27,10 @@ pub(crate) const PROTOCOLS: (u16, u16) = (1, 1);
 pub(crate) const PROBE: &str = "probe";
 /// Capability: flow sync in the layout of `onearm_dataplane::sync`.
 pub(crate) const SYNC: &str = "sync-1";
+/// Capability: the node tells which addresses it owns, and hears which the peer does.
+pub(crate) const OWNED: &str = "owned-1";
 /// What this release can do beyond the least that its version asks for, by name.
-pub(crate) const CAPABILITIES: [&str; 2] = [PROBE, SYNC];
+pub(crate) const CAPABILITIES: [&str; 3] = [PROBE, SYNC, OWNED];
 
 /// Form of everything before the versions are known.
 pub(crate) const FORM: u8 = 1;
@@ -60,7 +63,7 @@ const MOST_SENTENCE: usize = 512;
 /// Most capabilities of a peer.
 const MOST_CAPABILITIES: usize = 64;
 /// Most legs of a peer.
-const MOST_LEGS: usize = 64;
+pub(super) const MOST_LEGS: usize = 64;
 
 /// The part of an opening in the clear, bound into the handshake by its prologue.
 pub(crate) fn opening_head(key: KeyId) -> [u8; OPENING_HEAD] {
@@ -164,7 +167,7 @@ impl Profile {
     }
 }
 
-fn is_printable(text: &str) -> bool {
+pub(super) fn is_printable(text: &str) -> bool {
     !text.is_empty() && text.len() <= MOST_TEXT && text.bytes().all(|byte| byte.is_ascii_graphic())
 }
 
@@ -228,6 +231,8 @@ pub(crate) enum Message {
     },
     /// A body of flow sync, at most [`MOST_BODY`] bytes. Needs [`SYNC`].
     Sync(Vec<u8>),
+    /// Some of the addresses the node owns. Needs [`OWNED`].
+    Owned(Part),
 }
 
 /// Body of [`Message::ProbeAsked`]: what a newer release says more is passed over.
@@ -285,6 +290,7 @@ impl Message {
     const PROBE_ASKED: u8 = 4;
     const PROBE_ANSWERED: u8 = 5;
     const SYNC: u8 = 6;
+    const OWNED: u8 = 7;
 
     /// Appends the record to `to`. A body that does not fit is a bug of the sender: false, and nothing is appended.
     pub(crate) fn emit(&self, to: &mut Vec<u8>) -> bool {
@@ -308,6 +314,7 @@ impl Message {
                 let (number, result) = (*number, result.clone());
                 (Self::PROBE_ANSWERED, json(&Answered { number, result }))
             }
+            Self::Owned(part) => (Self::OWNED, json(part)),
             Self::Sync(body) => return append(to, Self::SYNC, body),
         };
         append(to, kind, &body)
@@ -327,6 +334,7 @@ impl Message {
                 .map(|Answered { number, result }| Self::ProbeAnswered { number, result })
                 .ok_or(Unfit::Malformed),
             Self::SYNC => Ok(Self::Sync(body.to_vec())),
+            Self::OWNED => Part::parse(body).map(Self::Owned).ok_or(Unfit::Malformed),
             _ => Err(Unfit::Unknown),
         };
         Some((message, rest))

@@ -36,6 +36,8 @@ pub mod owned {
     pub const SNAT: u8 = 4;
     /// A source of egress traffic.
     pub const EGRESS: u8 = 8;
+    /// Owned for the sake of flows that are there: nothing new begins.
+    pub const ORPHAN: u8 = 16;
 }
 
 /// Key data of the LPM tries `CONNECTED`, `SERVER_NETS`, `DIRECT`, `HAIRPIN` and `CLIENTS`: 32 bits of scope, then the address,

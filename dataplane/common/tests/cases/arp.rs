@@ -152,6 +152,11 @@ pub fn cases<E: Engine>() -> Vec<Case<E>> {
             requests,
         ),
         case(
+            "an orphan is answered as any owned address",
+            super::orphans::classic,
+            requests,
+        ),
+        case(
             "everything else in ARP is the kernel's",
             Setup::classic,
             not_answered,

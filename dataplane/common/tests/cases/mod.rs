@@ -21,6 +21,7 @@ mod long_frames;
 mod mss;
 mod nd;
 mod options;
+mod orphans;
 mod persistence;
 mod pieces;
 mod rare;
@@ -132,6 +133,7 @@ pub fn tables<E: Engine>() -> Vec<Case<E>> {
         long_frames::cases(),
         mss::cases(),
         options::cases(),
+        orphans::cases(),
         persistence::cases(),
         pieces::cases(),
         strays::cases(),

@@ -284,6 +284,11 @@ pub fn cases<E: Engine>() -> Vec<Case<E>> {
             owned_addresses_are_answered,
         ),
         case(
+            "solicitations for an orphan are answered as for any owned address",
+            super::orphans::classic,
+            owned_addresses_are_answered,
+        ),
+        case(
             "an address probe is answered to all nodes",
             Setup::classic,
             a_probe_is_answered_to_all_nodes,

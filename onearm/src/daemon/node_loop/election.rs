@@ -74,7 +74,7 @@ impl Running {
         self.node.board.warn("witness", unasked.into_iter().collect());
         self.tell_health();
         if let Some((ha, _)) = &mut self.ha {
-            let owned = plan::owned(&loaded.node, &loaded.pair, &picture);
+            let owned = plan::owned(&loaded.node, &loaded.pair, &picture, &self.node.split);
             if ha.has(&config) && ha.owns(&owned) {
                 return;
             }
@@ -160,7 +160,8 @@ impl Running {
         config: onearm_ha::config::Config,
     ) -> anyhow::Result<(HaLink, mpsc::Receiver<News>)> {
         let loaded = &self.node.loaded;
-        let owned = plan::owned(&loaded.node, &loaded.pair, &self.node.picture.borrow());
+        let picture = self.node.picture.borrow().clone();
+        let owned = plan::owned(&loaded.node, &loaded.pair, &picture, &self.node.split);
         let parts = self
             .node
             .ask(|d| Ok((d.lease_fd()?, d.lease_cell(GroupId::FIRST)?, d.keepalive_fds()?)));

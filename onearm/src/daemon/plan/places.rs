@@ -8,6 +8,7 @@ use onearm_netcfg::Picture;
 use crate::config::{Leg, NamedLegs, NodeConfig, PairConfig};
 
 use super::{election, mirror};
+use crate::daemon::owned::Split;
 
 /// Index of an owned address's leg in `node.toml`: the one `pair.toml` names, else the one whose connected prefix holds the
 /// address, else the only one that VIPs can be on, else the first.
@@ -32,29 +33,39 @@ pub(crate) fn other_legs<'a>(node: &'a NodeConfig, election: &Leg) -> Vec<&'a Le
     traffic.filter(|leg| leg.name != election.name).collect()
 }
 
-/// The owned set in the order it is announced in.
-pub(crate) fn owned(node: &NodeConfig, pair: &PairConfig, picture: &Picture) -> Vec<OwnedAddress> {
+/// The owned set in the order it is announced in: orphans come last.
+pub(crate) fn owned(
+    node: &NodeConfig,
+    pair: &PairConfig,
+    picture: &Picture,
+    split: &Split,
+) -> Vec<OwnedAddress> {
     let is_gateway = |address: &IpAddr| pair.gateways.iter().any(|g| g.address.addr() == *address);
     let named = pair.named_legs();
     let others = election::election_leg(node, picture).map_or_else(Vec::new, |leg| other_legs(node, leg));
-    let number = |address| {
-        let name = &node.legs.get(leg_of(node, &named, picture, address))?.name;
-        others.iter().position(|leg| leg.name == *name)
+    let number_of = |index: usize| {
+        let name = node.legs.get(index).map(|leg| &leg.name);
+        let at = others.iter().position(|leg| Some(&leg.name) == name);
+        at.map_or(0, |at| mirror::leg_id(at + 1))
     };
-    pair.owned_addresses()
+    let mut owned = pair
+        .owned_addresses()
         .into_iter()
         .map(|address| OwnedAddress {
             router: is_gateway(&address),
-            leg: number(address).map_or(0, |at| mirror::leg_id(at + 1)),
+            leg: number_of(leg_of(node, &named, picture, address)),
             address,
         })
-        .collect()
+        .collect();
+    split.announce(&mut owned, number_of);
+    owned
 }
 
 #[cfg(test)]
 mod tests {
     use super::{other_legs, owned};
     use crate::config::{Source, parse_node, parse_pair};
+    use crate::daemon::owned::Split;
     use crate::daemon::plan::election_leg;
     use onearm_netcfg::{IfName, LegPicture, Picture};
 
@@ -82,7 +93,7 @@ mod tests {
         let election = election_leg(&node, &picture).unwrap();
         let others: Vec<_> = other_legs(&node, election).iter().map(|leg| &*leg.name).collect();
         assert_eq!((&*election.name, others), ("wan", vec!["lan"]));
-        let told: Vec<_> = owned(&node, &pair, &picture)
+        let told: Vec<_> = owned(&node, &pair, &picture, &Split::default())
             .iter()
             .map(|owned| (owned.address.to_string(), owned.leg, owned.router))
             .collect();

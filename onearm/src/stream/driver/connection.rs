@@ -2,6 +2,7 @@
 
 use std::future::pending;
 use std::io::{self, ErrorKind};
+use std::sync::Arc;
 use std::time::Duration;
 
 use socket2::SockRef;
@@ -11,6 +12,7 @@ use tokio::time::{Instant, timeout};
 
 use super::at;
 use crate::stream::end::End;
+use crate::stream::owned::{self, Gathered, OwnedSet};
 use crate::stream::port::{Carried, Port};
 use crate::stream::session::{Agreed, Bounds, Input, Output, Session};
 use crate::stream::view::View;
@@ -132,6 +134,17 @@ async fn last_words(stream: &mut TcpStream, session: &mut Session) {
     timeout(LAST_WORDS, write).await.ok();
 }
 
+/// Waits for another owned set; for ever where the peer does not want to hear of it.
+async fn changed(owned: &mut Option<watch::Receiver<Option<Arc<OwnedSet>>>>) {
+    let is_known = match owned {
+        Some(owned) => owned.changed().await.is_ok(),
+        None => false,
+    };
+    if !is_known {
+        pending().await
+    }
+}
+
 async fn next(bodies: &mut Option<mpsc::Receiver<Vec<u8>>>) -> Option<Vec<u8>> {
     match bodies {
         Some(bodies) => bodies.recv().await,
@@ -146,6 +159,8 @@ pub(super) struct Talk {
     pub(super) stream: TcpStream,
     pub(super) session: Session,
     pub(super) profile: watch::Receiver<Profile>,
+    /// `None`: the peer's release does not know it.
+    pub(super) owned: Option<watch::Receiver<Option<Arc<OwnedSet>>>>,
     pub(super) view: watch::Sender<View>,
     pub(super) said: mpsc::Receiver<Message>,
     pub(super) heard: mpsc::Sender<Message>,
@@ -158,10 +173,12 @@ pub(super) struct Talk {
 impl Talk {
     pub(super) async fn run(mut self) -> Done {
         let mut buffer = vec![0; READ];
+        let mut gathered = Gathered::default();
         self.say_profile();
+        self.say_owned();
         let end = loop {
             match self.session.poll_output() {
-                Some(Output::Heard(message)) => self.heard(message),
+                Some(Output::Heard(message)) => self.heard(message, &mut gathered),
                 Some(Output::Ended(end)) => break end,
                 Some(Output::Opened(_)) => {}
                 None => {
@@ -173,6 +190,7 @@ impl Talk {
                             self.session.handle(now(), Input::Left(end));
                         }
                         Ok(()) = self.profile.changed() => self.say_profile(),
+                        () = changed(&mut self.owned) => self.say_owned(),
                         Some(message) = self.said.recv() => self.say(&message),
                         body = next(&mut self.bodies), if self.session.backlog() < BACKLOG => self.say_body(body),
                         () = step(&self.stream, &mut self.session, &mut buffer) => {}
@@ -213,7 +231,16 @@ impl Talk {
             .handle(now(), Input::Said(&Message::Profile(profile)));
     }
 
-    fn heard(&mut self, message: Message) {
+    /// All of it: the peer keeps nothing of what it heard before.
+    fn say_owned(&mut self) {
+        let Some(owned) = &mut self.owned else { return };
+        let set = owned.borrow_and_update().clone();
+        for part in owned::parts(set.as_deref()) {
+            self.session.handle(now(), Input::Said(&Message::Owned(part)));
+        }
+    }
+
+    fn heard(&mut self, message: Message, gathered: &mut Gathered) {
         match message {
             Message::Profile(profile) => {
                 self.view.send_if_modified(|view| {
@@ -234,6 +261,11 @@ impl Talk {
                 let serial = self.serial;
                 if !self.port.carry(Carried::Heard { serial, body }) {
                     self.session.handle(now(), Input::Left(End::TooMuch));
+                }
+            }
+            Message::Owned(part) => {
+                if let Some(set) = gathered.take(part) {
+                    self.view.send_modify(|view| view.owned = set.map(Arc::new));
                 }
             }
             Message::Heartbeat | Message::Farewell(_) => {}

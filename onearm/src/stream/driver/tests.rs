@@ -5,7 +5,7 @@ use super::*;
 use crate::control::ProbeRequest;
 use crate::stream::port::Wharf;
 use crate::stream::voice::{Unsaid, Voice};
-use crate::stream::wire::{MOST_BODY, MOST_HANDSHAKE, PROBE, SYNC};
+use crate::stream::wire::{MOST_BODY, MOST_HANDSHAKE, OWNED, PROBE, SYNC};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use onearm_ha::auth::Key;
 use onearm_types::NodeId;
@@ -49,6 +49,7 @@ struct Side {
     keys: watch::Sender<Arc<PairKeys>>,
     ends: watch::Sender<Option<Ends>>,
     profile: watch::Sender<Profile>,
+    owned: watch::Sender<Option<Arc<OwnedSet>>>,
     view: watch::Receiver<View>,
     voice: Voice,
     heard: mpsc::Receiver<Message>,
@@ -75,6 +76,7 @@ impl Side {
             digest: format!("digest-{id:?}").replace(['(', ')'], ""),
             ..Profile::default()
         });
+        let (owned, owned_rx) = watch::channel(None);
         let (view_tx, view) = watch::channel(View::default());
         let (voice, said) = Voice::new(view.clone());
         let (heard_tx, heard) = mpsc::channel(DEPTH);
@@ -87,6 +89,7 @@ impl Side {
             ends: ends_rx,
             keys: keys_rx,
             profile: profile_rx,
+            owned: owned_rx,
             said,
             heard: heard_tx,
             port,
@@ -98,6 +101,7 @@ impl Side {
             keys,
             ends,
             profile,
+            owned,
             view,
             voice,
             heard,
@@ -545,5 +549,43 @@ fn flow_sync_that_begins_anew_takes_a_new_session() {
             .await;
         one.wait_open(2).await;
         assert!(matches!(one.carried().await, Carried::Ended { serial } if serial == first));
+    });
+}
+
+#[test]
+fn what_a_node_owns_is_told_with_each_session_and_when_it_changes_to_a_peer_that_wants_it() {
+    run_test(async {
+        let port = port();
+        let able = |node| Introduction {
+            capabilities: vec![OWNED.to_owned()],
+            ..introduction(node)
+        };
+        let set = |digest: &str| {
+            Some(Arc::new(OwnedSet {
+                digest: digest.to_owned(),
+                ..OwnedSet::default()
+            }))
+        };
+        let one = Side::with(able(1), port, &[1], Bounds::DEFAULT);
+        one.owned.send_replace(set("aa"));
+        let mut two = Side::with(able(2), port, &[1], Bounds::DEFAULT);
+        two.wait("the set", |view| view.owned == set("aa")).await;
+        one.owned.send_replace(set("bb"));
+        two.wait("the next set", |view| view.owned == set("bb")).await;
+        one.owned.send_replace(None);
+        two.wait("that there is none", |view| view.owned.is_none()).await;
+        one.owned.send_replace(set("cc"));
+        two.wait("a set again", |view| view.owned == set("cc")).await;
+        one.stop().await;
+        two.wait("the end of the session", |view| {
+            view.session.is_none() && view.owned.is_none()
+        })
+        .await;
+        let older = Side::start(1, port, &[1]);
+        older.owned.send_replace(set("dd"));
+        let view = two.wait_open(2).await;
+        assert_eq!(view.owned, None, "its release does not know it");
+        older.stop().await;
+        two.stop().await;
     });
 }

@@ -43,6 +43,7 @@ pub struct Tables {
 
 /// What an owned address is used for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[expect(clippy::struct_excessive_bools, reason = "an address may be several of them")]
 pub struct OwnedKinds {
     /// A service VIP.
     pub service: bool,

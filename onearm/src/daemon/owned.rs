@@ -100,10 +100,10 @@ pub(crate) fn split(
         .addresses
         .iter()
         .filter(|(address, _)| !own.contains(*address));
-    let hosts = Hosts::of(node, pair, picture);
+    let known = Known::of(node, pair, picture);
     let mut split = Split::default();
     for (address, place) in foreign {
-        match hosts.leg_of(*address, place) {
+        match known.leg_of(*address, place) {
             Ok(_) if own.len() + split.orphans.len() >= MOST => split.count(Refused::NoRoom),
             Ok(leg) => split.orphans.push(Orphan {
                 address: *address,
@@ -212,20 +212,23 @@ pub(crate) fn own_set(node: &NodeConfig, pair: &PairConfig, picture: &Picture, s
 }
 
 /// Where an address of the peer's would live here, and what it must not be.
-struct Hosts<'a> {
+struct Known<'a> {
     node: &'a NodeConfig,
     nodes: BTreeSet<IpAddr>,
     hosts: BTreeSet<IpAddr>,
     broadcasts: BTreeSet<IpAddr>,
 }
 
-impl<'a> Hosts<'a> {
+impl<'a> Known<'a> {
     fn of(node: &'a NodeConfig, pair: &PairConfig, picture: &Picture) -> Self {
         let on_legs = picture.legs.values().flat_map(|leg| &leg.addresses);
         let link = node.peer.link.iter().flat_map(|link| [link.own, link.peer]);
         let peers = node.peer.addresses().map(|(_, address)| address);
         let servers = pair.services.iter().flat_map(|service| &service.servers);
-        let connected = picture.legs.values().flat_map(|leg| leg.connected());
+        let connected = picture
+            .legs
+            .values()
+            .flat_map(onearm_netcfg::LegPicture::connected);
         let no_hosts = connected.filter_map(|net| match net {
             ipnet::IpNet::V4(net) if net.prefix_len() <= 30 => Some([net.network(), net.broadcast()]),
             ipnet::IpNet::V4(_) | ipnet::IpNet::V6(_) => None,

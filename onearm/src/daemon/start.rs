@@ -222,15 +222,10 @@ async fn serve(options: &Options, mut loaded: Loaded) -> anyhow::Result<()> {
         state_dir: options.state_dir.clone(),
     };
     // Without authentication nobody is told.
-    let (store, kept) = match &auth {
-        Some(_) => {
-            let (store, kept) = Store::open(&options.state_dir, &board);
-            (Some(store), kept)
-        }
-        None => (None, None),
-    };
+    let opened = auth.as_ref().map(|_| Store::open(&options.state_dir, &board));
+    let (store, kept) = opened.unzip();
     let mut node = Node::new(Arc::clone(&loaded), board, dataplane, gates, netcfg, checks);
-    node.kept = kept;
+    node.kept = kept.flatten();
     let open = |path| Recording::open(path, options.record_limit << 20);
     let recording = options.record.as_deref().map(open).transpose()?;
     let inputs = Inputs {

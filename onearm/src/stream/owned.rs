@@ -141,6 +141,15 @@ pub(crate) fn parts(set: Option<&OwnedSet>) -> Vec<Part> {
         .collect()
 }
 
+/// What the parts of a set come to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Word {
+    /// The peer owns nothing.
+    OwnsNothing,
+    /// The peer owns these.
+    Owns(OwnedSet),
+}
+
 /// Puts the parts of one session together. Pure.
 #[derive(Debug, Default)]
 pub(crate) struct Gathered {
@@ -149,12 +158,12 @@ pub(crate) struct Gathered {
 }
 
 impl Gathered {
-    /// Takes a part. `Some` when a set is whole, with none in it where the peer owns nothing. A part that does not follow the one before it is
+    /// Takes a part, and gives the word that is whole with it. A part that does not follow the one before it is
     /// passed over, with what it was to be a part of.
-    pub(crate) fn take(&mut self, part: Part) -> Option<Option<OwnedSet>> {
+    pub(crate) fn take(&mut self, part: Part) -> Option<Word> {
         if part.of == 0 {
             *self = Self::default();
-            return Some(None);
+            return Some(Word::OwnsNothing);
         }
         if part.number == 0 {
             *self = Self::default();
@@ -176,7 +185,7 @@ impl Gathered {
             self.set.addresses.insert(address, at);
         }
         self.next = part.number + 1;
-        (self.next == part.of).then(|| Some(std::mem::take(self).set))
+        (self.next == part.of).then(|| Word::Owns(std::mem::take(self).set))
     }
 }
 
@@ -218,7 +227,7 @@ mod tests {
     }
 
     /// As the peer hears it.
-    fn told(parts: Vec<Part>) -> Vec<Option<OwnedSet>> {
+    fn told(parts: Vec<Part>) -> Vec<Word> {
         let mut gathered = Gathered::default();
         let mut heard = Vec::new();
         for part in parts {
@@ -239,11 +248,13 @@ mod tests {
     fn a_set_of_any_size_arrives_whole_and_so_does_none() {
         for n in [0, 1, 1_024, 1_025, 4_000, MOST] {
             let told_set = set(n);
-            assert_eq!(told(parts(Some(&told_set))), [Some(told_set)], "{n}");
+            assert_eq!(told(parts(Some(&told_set))), [Word::Owns(told_set)], "{n}");
         }
-        assert_eq!(told(parts(None)), [None]);
-        let beyond = told(parts(Some(&set(MOST + 5))));
-        assert_eq!(beyond[0].as_ref().unwrap().addresses.len(), MOST);
+        assert_eq!(told(parts(None)), [Word::OwnsNothing]);
+        let [Word::Owns(beyond)] = &told(parts(Some(&set(MOST + 5))))[..] else {
+            panic!("it is cut, not lost")
+        };
+        assert_eq!(beyond.addresses.len(), MOST);
     }
 
     #[test]
@@ -253,7 +264,7 @@ mod tests {
         let again = set(2_000);
         let mut said = cut;
         said.extend(parts(Some(&again)));
-        assert_eq!(told(said), [Some(again)]);
+        assert_eq!(told(said), [Word::Owns(again)]);
     }
 
     #[test]
@@ -291,7 +302,7 @@ mod tests {
             let mut gathered = Gathered::default();
             for (which, number) in order {
                 let heard = PARTS[which].get(number).and_then(|part| gathered.take(part.clone()));
-                if let Some(Some(heard)) = heard {
+                if let Some(Word::Owns(heard)) = heard {
                     prop_assert!(heard.addresses.iter().all(|(address, at)| SETS[1].addresses.get(address) == Some(at)));
                     prop_assert!(SETS.iter().any(|set| set.digest == heard.digest));
                 }

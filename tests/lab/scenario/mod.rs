@@ -20,6 +20,7 @@ mod instruments;
 mod interop;
 mod ipv6;
 mod modes;
+mod owned_set;
 mod paths;
 mod persistence;
 mod promiscuous;
@@ -133,6 +134,7 @@ pub fn all() -> Vec<Scenario> {
     list.push(authentication::scenario());
     list.push(handover::scenario());
     list.extend(stream::scenarios());
+    list.push(owned_set::scenario());
     list.push(tracking::scenario());
     list.push(paths::scenario());
     list.push(two_arms::scenario());

@@ -12,7 +12,7 @@ use tokio::time::{Instant, timeout};
 
 use super::at;
 use crate::stream::end::End;
-use crate::stream::owned::{self, Gathered, OwnedSet};
+use crate::stream::owned::{self, Gathered, OwnedSet, Word};
 use crate::stream::port::{Carried, Port};
 use crate::stream::session::{Agreed, Bounds, Input, Output, Session};
 use crate::stream::view::View;
@@ -141,7 +141,7 @@ async fn changed(owned: &mut Option<watch::Receiver<Option<Arc<OwnedSet>>>>) {
         None => false,
     };
     if !is_known {
-        pending().await
+        pending::<()>().await;
     }
 }
 
@@ -264,9 +264,12 @@ impl Talk {
                 }
             }
             Message::Owned(part) => {
-                if let Some(set) = gathered.take(part) {
-                    self.view.send_modify(|view| view.owned = set.map(Arc::new));
-                }
+                let owned = match gathered.take(part) {
+                    Some(Word::Owns(set)) => Some(Arc::new(set)),
+                    Some(Word::OwnsNothing) => None,
+                    None => return,
+                };
+                self.view.send_modify(|view| view.owned = owned);
             }
             Message::Heartbeat | Message::Farewell(_) => {}
         }

@@ -409,6 +409,8 @@ impl Running {
         });
         if owned_changed || legs_changed {
             self.settle().await;
+        } else {
+            self.show_owned();
         }
     }
 

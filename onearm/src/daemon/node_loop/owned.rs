@@ -120,12 +120,25 @@ impl Running {
             return false;
         };
         let told = streaming.view.borrow().owned.clone();
+        if told.is_none() && self.peer_tells() == Some(false) {
+            // What it told under another release is no word of what it owns now.
+            let known = self.node.kept.take();
+            self.keep_owned();
+            return known.is_some();
+        }
         let Some(told) = told.filter(|told| self.node.kept.as_ref() != Some(&**told)) else {
             return false;
         };
         self.node.kept = Some((*told).clone());
         self.keep_owned();
         true
+    }
+
+    /// Whether the peer's release tells what it owns; `None` without a session.
+    fn peer_tells(&self) -> Option<bool> {
+        let view = self.streaming.as_ref()?.view.borrow();
+        let open = view.session.as_ref()?;
+        Some(open.agreed.capabilities.iter().any(|name| name == OWNED))
     }
 
     fn keep_owned(&self) {
@@ -318,7 +331,7 @@ impl Running {
     }
 
     /// What the status says of it.
-    fn show_owned(&self) {
+    pub(super) fn show_owned(&self) {
         let split = &self.node.split;
         let term = self.sharing.term.as_ref();
         let legs = &self.node.loaded.node.legs;
@@ -348,12 +361,6 @@ impl Running {
             .iter()
             .map(|(why, count)| (why.name().to_owned(), *count))
             .collect();
-        let session = self.streaming.as_ref().map(|streaming| streaming.view.borrow());
-        let peer_tells = session
-            .as_ref()
-            .and_then(|view| view.session.as_ref())
-            .map(|open| open.agreed.capabilities.iter().any(|name| name == OWNED));
-        drop(session);
         let board = &self.node.board;
         board.warn("owned", warnings(&orphans, &withheld, &refused, term.is_some()));
         let mut facts = board.facts();
@@ -362,7 +369,7 @@ impl Running {
             .map(|term| term.since_ns + u64::try_from(LONGEST.as_nanos()).unwrap_or(u64::MAX));
         facts.owned = OwnedStatus {
             known: self.node.kept.as_ref().map(|kept| kept.addresses.len() as u64),
-            peer_tells,
+            peer_tells: self.peer_tells(),
             orphans,
             orphans_left_ms: None,
             withheld,
@@ -450,4 +457,43 @@ fn legs_of(
         })
     };
     legs.into_iter().filter_map(there).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{names, warnings};
+    use crate::control::{OrphanStatus, WithheldStatus};
+    use std::net::IpAddr;
+
+    fn address(n: u8) -> IpAddr {
+        [192, 0, 2, n].into()
+    }
+
+    #[test]
+    fn few_addresses_are_named_and_of_many_the_first() {
+        assert_eq!(names([address(1)].into_iter()), "192.0.2.1 is");
+        assert_eq!(names((1..3).map(address)), "192.0.2.1, 192.0.2.2 are");
+        let many = names((1..=20).map(address));
+        assert!(many.ends_with("192.0.2.8 and 12 more are"), "{many}");
+    }
+
+    #[test]
+    fn each_difference_is_a_warning_of_its_own_and_none_without_one() {
+        assert!(warnings(&[], &[], &[].into(), true).is_empty());
+        let orphan = OrphanStatus {
+            address: address(1),
+            leg: "lan".to_owned(),
+            flows: None,
+        };
+        let withheld = [None, Some("02:00:00:00:00:01")].map(|used_by| WithheldStatus {
+            address: address(2),
+            used_by: used_by.map(str::to_owned),
+        });
+        for owns in [false, true] {
+            let refused = [("host".to_owned(), 3)].into();
+            let told = warnings(std::slice::from_ref(&orphan), &withheld, &refused, owns);
+            assert_eq!(told.len(), 4, "{told:?}");
+            assert!(told[2].contains("used by another host") && told[3].contains("host"));
+        }
+    }
 }

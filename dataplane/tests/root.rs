@@ -124,8 +124,8 @@ fn set_leg(dataplane: &mut Dataplane) {
 fn tables(vips: &[IpAddr], services: Vec<ServiceSpec>) -> Tables {
     let kinds = OwnedKinds {
         service: true,
-        gateway: false,
         snat: true,
+        ..OwnedKinds::default()
     };
     let owned = vips.iter().map(|addr| OwnedAddress {
         addr: *addr,
@@ -954,8 +954,8 @@ fn largest() -> Tables {
         let vip = IpAddr::V4(Ipv4Addr::from(0x0a00_0000 + n));
         let kinds = OwnedKinds {
             service: true,
-            gateway: false,
             snat: true,
+            ..OwnedKinds::default()
         };
         tables.owned.push(OwnedAddress {
             addr: vip,

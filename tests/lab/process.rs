@@ -1,6 +1,7 @@
 //! Long-lived programs of a lab: pid kept, output in a file, gone with their handle.
 
 use std::{
+    collections::BTreeMap,
     fs::{self, OpenOptions},
     path::{Path, PathBuf},
     process::{Child, Command, ExitStatus},
@@ -169,6 +170,25 @@ pub fn cpu_ms(pid: i32) -> Option<u64> {
     let user: u64 = fields.next()?.parse().ok()?;
     let system: u64 = fields.next()?.parse().ok()?;
     Some((user + system) * 10)
+}
+
+/// Processor time the living threads of a process have used, by name, ms.
+pub fn thread_cpu_ms(pid: i32) -> BTreeMap<String, u64> {
+    let mut spent = BTreeMap::new();
+    let Ok(tasks) = fs::read_dir(format!("/proc/{pid}/task")) else {
+        return spent;
+    };
+    for task in tasks.flatten().map(|entry| entry.path()) {
+        let name = fs::read_to_string(task.join("comm")).unwrap_or_default();
+        let told = fs::read_to_string(task.join("schedstat")).unwrap_or_default();
+        let ns: u64 = told
+            .split_whitespace()
+            .next()
+            .and_then(|ns| ns.parse().ok())
+            .unwrap_or(0);
+        *spent.entry(name.trim().to_owned()).or_default() += ns / 1_000_000;
+    }
+    spent
 }
 
 /// Gives the calling thread real-time priority, so that a busy machine does not blur what it measures. Where that is

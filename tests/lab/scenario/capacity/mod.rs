@@ -7,6 +7,7 @@
 mod conntrackd;
 mod curve;
 mod onearm;
+mod top;
 
 use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 
@@ -20,7 +21,7 @@ use super::{Run, Scenario, named};
 use crate::{
     clock::{self, MS, Nanos, ms},
     measure::live::{Answerer, Generator, Template},
-    node::{Kind, Node, Pair},
+    node::{Kind, Pair},
     process,
     service::{Conntrackd, Mode, PairSpec, Service},
     switch::Switch,
@@ -29,28 +30,24 @@ use crate::{
 
 const PORT: u16 = 5_300;
 /// Flows a second.
-const RATES: [(&str, u64); 6] = [
-    ("5k", 5_000),
-    ("10k", 10_000),
-    ("20k", 20_000),
-    ("30k", 30_000),
-    ("42k", 42_000),
-    ("100k", 100_000),
-];
+const RATES: [(&str, u64); 3] = [("42k", 42_000), ("100k", 100_000), ("200k", 200_000)];
+/// Names the search for the highest rate of which nothing is lost, which is onearm's.
+const TOP: &str = "top";
 /// How long each rate is held, s.
 const LASTS: u64 = 5;
 /// Flows of tables that are sent whole.
-const SNAPSHOTS: [(&str, u64); 3] = [
+const SNAPSHOTS: [(&str, u64); 4] = [
     ("snapshot-100k", 100_000),
     ("snapshot-200k", 200_000),
     ("snapshot-500k", 500_000),
+    ("snapshot-2m", 2_000_000),
 ];
 /// No more fit into a kernel's table as it is set.
-const MOST_OF_KERNEL: u64 = 230_000;
-/// Flows of one of onearm's.
-const MOST: u32 = 1 << 20;
-/// At this rate tables are filled.
+const MOST_OF_KERNEL: u64 = 200_000;
+/// At this rate tables are filled: conntrackd has to follow.
 const FILLING: u64 = 20_000;
+/// Room in one of onearm's tables at least, flows.
+const LEAST: u32 = 1 << 18;
 /// Everything has come when nothing came for so long.
 const QUIET: Nanos = 1_500 * MS;
 /// A snapshot must be there by then.
@@ -66,7 +63,7 @@ const SIDES: [(&str, Option<Conntrackd>); 3] = [
 pub(super) fn scenario() -> Scenario {
     Scenario {
         name: "capacity",
-        about: "new flows a second to the Standby, their lag and CPU, snapshots; conntrackd's beside (--only RATE, --peers)",
+        about: "new flows a second to the Standby, their lag and CPU, the highest rate, snapshots; conntrackd's beside (--only, --peers)",
         for_peers: false,
         run,
     }
@@ -74,47 +71,60 @@ pub(super) fn scenario() -> Scenario {
 
 fn run(run: &mut Run) -> Result<()> {
     let sides = named(&SIDES, |(name, _)| name, &run.wanted.peers)?;
-    let is_snapshot = |word: &&String| SNAPSHOTS.iter().any(|(name, _)| name == word);
-    let (snapshots, rates): (Vec<&String>, Vec<&String>) = run.wanted.only.iter().partition(is_snapshot);
-    let all = run.wanted.only.is_empty();
-    let chosen = |words: Vec<&String>| words.into_iter().cloned().collect::<Vec<_>>();
-    let (snapshots, rates) = (chosen(snapshots), chosen(rates));
-    for (name, side) in sides {
-        if all || !rates.is_empty() {
-            for (word, rate) in named(&RATES, |(word, _)| word, &rates)? {
-                let count = rate * LASTS;
-                if side.is_some() && count > MOST_OF_KERNEL {
-                    continue;
-                }
-                with_pair(
-                    run,
-                    side,
-                    &format!("{name}_{word}"),
-                    |run, part, bench| match side {
-                        None => bench.rate_of_onearm(run, part, rate, count),
-                        Some(_) => bench.rate(run, part, rate, count),
-                    },
-                )?;
+    let all: Vec<&str> = RATES
+        .iter()
+        .chain(&SNAPSHOTS)
+        .map(|(name, _)| *name)
+        .chain([TOP])
+        .collect();
+    let stages = named(&all, |name| name, &run.wanted.only)?;
+    for stage in stages {
+        if stage == TOP {
+            if sides.iter().any(|(_, side)| side.is_none()) {
+                top::search(run)?;
+            }
+            continue;
+        }
+        let mut costs = Vec::new();
+        for (name, side) in &sides {
+            let part = format!("{name}_{stage}");
+            if let Some((_, rate)) = RATES.into_iter().find(|(name, _)| *name == stage) {
+                // The same flows for all sides.
+                let count = (rate * LASTS).min(if sides.len() > 1 { MOST_OF_KERNEL } else { u64::MAX });
+                with_pair(run, *side, &part, count, |run, part, bench| {
+                    let cost = match side {
+                        None => bench.rate_of_onearm(run, part, rate, count)?,
+                        Some(_) => bench.rate(run, part, rate, count)?,
+                    };
+                    costs.push((*name, cost));
+                    Ok(())
+                })?;
+            } else if let Some((_, flows)) = SNAPSHOTS.into_iter().find(|(name, _)| *name == stage)
+                && (side.is_none() || flows <= MOST_OF_KERNEL)
+            {
+                with_pair(run, *side, &part, flows, |run, part, bench| match side {
+                    None => bench.snapshot_of_onearm(run, part, flows),
+                    Some(_) => bench.snapshot(run, part, flows),
+                })?;
             }
         }
-        if all || !snapshots.is_empty() {
-            for (word, flows) in named(&SNAPSHOTS, |(word, _)| word, &snapshots)? {
-                if side.is_some() && flows > MOST_OF_KERNEL {
-                    continue;
-                }
-                with_pair(
-                    run,
-                    side,
-                    &format!("{name}_{word}"),
-                    |run, part, bench| match side {
-                        None => bench.snapshot_of_onearm(run, part, flows),
-                        Some(_) => bench.snapshot(run, part, flows),
-                    },
-                )?;
-            }
-        }
+        compare(run, stage, &costs);
     }
     Ok(())
+}
+
+/// Processor time of both nodes for each flow that came to the Standby, onearm's against the others'.
+fn compare(run: &mut Run, stage: &str, costs: &[(&str, f64)]) {
+    let Some((_, own)) = costs.iter().find(|(name, _)| *name == "onearm") else {
+        return;
+    };
+    for (name, cost) in costs.iter().filter(|(name, _)| *name != "onearm") {
+        run.report.check(
+            format!("{stage}: a flow costs at most a fifth of {name}'s processor time"),
+            own * 5.0 <= *cost,
+            format!("{own:.2} and {cost:.2} us, {:.1} times", cost / own),
+        );
+    }
 }
 
 /// A pair with a generator before it.
@@ -129,10 +139,12 @@ struct Bench<'a> {
 /// CPU of the processes, ms.
 type Cpu = BTreeMap<&'static str, u64>;
 
+/// A pair whose tables have room for `flows` and a quarter more.
 fn with_pair(
     run: &mut Run,
     side: Option<Conntrackd>,
     part: &str,
+    flows: u64,
     work: impl FnOnce(&mut Run, &str, &mut Bench<'_>) -> Result<()>,
 ) -> Result<()> {
     let options = Options {
@@ -144,7 +156,7 @@ fn with_pair(
     run.with_lab(part, options, |run, lab| {
         let mut spec = PairSpec::web_and_echo(Mode::Dnat, Duration::from_secs(1));
         spec.services = vec![Service::new("many", "udp", PORT, Mode::Dnat, &SERVERS)];
-        (spec.peer_link, spec.max_flows) = (true, MOST);
+        (spec.peer_link, spec.max_flows) = (true, u32::try_from(flows + flows / 4)?.max(LEAST));
         let kind = match side {
             None => Kind::Onearm,
             Some(mode) => {
@@ -208,26 +220,33 @@ impl Bench<'_> {
         Ok(made)
     }
 
+    /// Of the daemons as a whole; of onearm's also that of the thread that speaks with the peer, which is where records are
+    /// encrypted; of this process: the generator, in whose name the kernel moves packets through the nodes, and questions.
     fn cpu(&self) -> Cpu {
-        let of = |node: &dyn Node| -> u64 {
-            let pids = node.pids().into_iter();
-            pids.filter(|pid| {
-                process::program(*pid).is_some_and(|name| name == "conntrackd" || name == "onearmd")
-            })
-            .filter_map(process::cpu_ms)
-            .sum()
-        };
-        let [one, two] = &self.pair.nodes;
+        let mut cpu = Cpu::new();
+        for (node, whole, stream) in [
+            (&self.pair.nodes[0], "active", "active_stream"),
+            (&self.pair.nodes[1], "standby", "standby_stream"),
+        ] {
+            for pid in node.pids() {
+                let daemon = process::program(pid).filter(|name| name == "conntrackd" || name == "onearmd");
+                if daemon.is_none() {
+                    continue;
+                }
+                let threads = process::thread_cpu_ms(pid);
+                *cpu.entry(whole).or_default() += threads.values().sum::<u64>();
+                if let Some(spent) = threads.get("stream") {
+                    *cpu.entry(stream).or_default() += spent;
+                }
+            }
+        }
         let own = i32::try_from(std::process::id()).unwrap_or(0);
-        Cpu::from([
-            ("active", of(one.as_ref())),
-            ("standby", of(two.as_ref())),
-            ("generator_and_questions", process::cpu_ms(own).unwrap_or(0)),
-        ])
+        cpu.insert("generator_and_paths", process::cpu_ms(own).unwrap_or(0));
+        cpu
     }
 
     /// New flows at `rate`: which of them came, how late, at what cost.
-    fn rate(&mut self, run: &mut Run, part: &str, rate: u64, count: u64) -> Result<()> {
+    fn rate(&mut self, run: &mut Run, part: &str, rate: u64, count: u64) -> Result<f64> {
         let (before, kernel) = (self.cpu(), self.kernel("lb1")?);
         let socket = self.socket("lb2");
         let arrivals = Growth::start(self.lab.ns("lb2"), move || Ok(Caches::ask(&socket)?.came))?;
@@ -244,7 +263,7 @@ impl Bench<'_> {
             clock::observe(Duration::from_millis(50));
         }
         let held = arrivals.stop()?;
-        self.report_cpu(run, part, &before, count);
+        let spent = self.report_cpu(run, part, &before, count);
         let there = self.kernel("lb1")?.saturating_sub(kernel);
         let arrived = held.last().map_or(0, |(_, n)| *n);
         let lags = lags(&made, &held, count);
@@ -265,16 +284,23 @@ impl Bench<'_> {
             there >= count * 99 / 100,
             format!("{there} of {count} in {:.0} ms", ms(took)),
         );
-        Ok(())
+        Ok(each(spent, arrived))
     }
 
-    fn report_cpu(&self, run: &mut Run, part: &str, before: &Cpu, count: u64) {
+    /// Reports what was spent since `before`; both nodes' together, ms.
+    fn report_cpu(&self, run: &mut Run, part: &str, before: &Cpu, count: u64) -> u64 {
+        let mut both = 0;
         for (who, spent) in self.cpu() {
-            let spent = ms((spent - before.get(who).unwrap_or(&0)) * MS);
+            let spent = spent.saturating_sub(*before.get(who).unwrap_or(&0));
+            if matches!(who, "active" | "standby") {
+                both += spent;
+            }
+            let spent = ms(spent * MS);
             #[expect(clippy::cast_precision_loss, reason = "counts of a run")]
             let each = spent / 1_000.0 / (count as f64 / 100_000.0);
             run.report.figure(format!("{part}_cpu_s_per_100k_{who}"), each);
         }
+        both
     }
 
     /// A table of `flows`, sent whole to a Standby that has forgotten it, and put into its kernel.
@@ -325,4 +351,10 @@ impl Bench<'_> {
         );
         Ok(())
     }
+}
+
+/// Microseconds of `spent` milliseconds for each of `flows`.
+#[expect(clippy::cast_precision_loss, reason = "counts of a run")]
+fn each(spent: u64, flows: u64) -> f64 {
+    spent as f64 * 1_000.0 / flows.max(1) as f64
 }

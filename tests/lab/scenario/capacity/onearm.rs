@@ -2,16 +2,20 @@
 
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result};
 use serde_json::Value;
 
-use super::{Bench, Cpu, FILLING, PATIENCE, QUIET};
+use super::{Bench, Cpu, PATIENCE, QUIET, each};
 use crate::{
     clock::{self, MS, Nanos, ms},
     node::onearm::OnearmNode,
     scenario::Run,
 };
 
+/// At this rate a table is filled whose Standby is not there.
+const FILLING_ALONE: u64 = 200_000;
+/// Within this from the stream's opening a table has to be equal and of use, by flows, ms.
+const GOALS: [(u64, u64); 2] = [(500_000, 1_000), (2_000_000, 4_000)];
 /// How long the nodes are looked at before flows come.
 const IDLE: Duration = Duration::from_secs(2);
 
@@ -21,22 +25,22 @@ impl Bench<'_> {
     }
 
     /// A number of the node's status.
-    fn told(&self, index: usize, at: &str) -> Result<u64> {
+    pub(super) fn told(&self, index: usize, at: &str) -> Result<u64> {
         number(&self.node(index)?.ask(&["status"])?, at)
     }
 
     /// Flows that a node has told to the other one.
-    fn sent(&self, index: usize) -> Result<u64> {
+    pub(super) fn sent(&self, index: usize) -> Result<u64> {
         self.told(index, "/sync/counters/told")
     }
 
     /// Flows that a node has of the other one.
-    fn applied(&self, index: usize) -> Result<u64> {
+    pub(super) fn applied(&self, index: usize) -> Result<u64> {
         self.told(index, "/sync/counters/applied")
     }
 
     /// Waits until the tables are equal, by the second node's word; its status then.
-    fn equal(&self) -> Result<Value> {
+    pub(super) fn equal(&self) -> Result<Value> {
         let mut status = Value::Null;
         clock::wait_for(
             "the tables of flows to be equal",
@@ -54,7 +58,7 @@ impl Bench<'_> {
     }
 
     /// New flows at `rate`: which of them came, how late they were acknowledged, at what cost.
-    pub(super) fn rate_of_onearm(&mut self, run: &mut Run, part: &str, rate: u64, count: u64) -> Result<()> {
+    pub(super) fn rate_of_onearm(&mut self, run: &mut Run, part: &str, rate: u64, count: u64) -> Result<f64> {
         self.equal()?;
         let earlier = [self.sent(0)?, self.applied(1)?];
         let idle = self.cpu();
@@ -71,22 +75,14 @@ impl Bench<'_> {
         let begun = clock::now();
         let made = self.pour(rate, count)?;
         let took = made.last().map_or(1, |(at, _)| at - begun);
-        let mut came = (0, clock::now());
-        let end = clock::now() + clock::nanos(PATIENCE);
-        while clock::now() < (came.1 + QUIET).min(end) {
-            let now = self.applied(1)?;
-            if now != came.0 {
-                came = (now, clock::now());
-            }
-            clock::observe(Duration::from_millis(200));
-        }
-        self.report_cpu(run, part, &before, count);
+        let came = self.settled()?;
+        let spent = self.report_cpu(run, part, &before, count);
         let there = self.sent(0)?.saturating_sub(earlier[0]);
         let arrived = came.0.saturating_sub(earlier[1]);
         let status = self.node(0)?.ask(&["status"])?;
         let report = &mut run.report;
         #[expect(clippy::cast_precision_loss, reason = "counts of a run")]
-        let real = count as f64 / (ms(took) / 1_000.0);
+        let (asked, real) = (rate as f64, count as f64 / (ms(took) / 1_000.0));
         report.figure(format!("{part}_flows_per_s"), real);
         report.count(format!("{part}_flows_made"), usize::try_from(there)?);
         let lost = there.saturating_sub(arrived);
@@ -103,8 +99,8 @@ impl Bench<'_> {
         }
         report.note(format!("{part}: {}", status["sync"]));
         report.check(
-            format!("{part}: the generator made its flows"),
-            there >= count * 99 / 100,
+            format!("{part}: the generator made its flows, and at that rate"),
+            there >= count * 99 / 100 && real * 1.05 >= asked,
             format!("{there} of {count} in {:.0} ms", ms(took)),
         );
         report.check(
@@ -112,18 +108,48 @@ impl Bench<'_> {
             lost == 0,
             format!("{arrived} of {there}"),
         );
-        Ok(())
+        let lost = number(&status, "/sync/counters/events_lost")?;
+        report.check(
+            format!("{part}: the programs had room for every event"),
+            lost == 0,
+            format!("{lost} had none, and an audit found them"),
+        );
+        Ok(each(spent, arrived))
+    }
+
+    /// Waits until nothing more comes to the Standby; how many came to it, and when the last did.
+    pub(super) fn settled(&self) -> Result<(u64, Nanos)> {
+        let mut came = (0, clock::now());
+        let end = clock::now() + clock::nanos(PATIENCE);
+        while clock::now() < (came.1 + QUIET).min(end) {
+            let now = self.applied(1)?;
+            if now != came.0 {
+                came = (now, clock::now());
+            }
+            clock::observe(Duration::from_millis(200));
+        }
+        Ok(came)
     }
 
     /// A table of `flows`, sent whole to a Standby that begins with none.
     pub(super) fn snapshot_of_onearm(&mut self, run: &mut Run, part: &str, flows: u64) -> Result<()> {
-        self.pour(FILLING, flows)?;
-        self.equal()?;
-        let there = self.sent(0)?;
         let node = &mut self.pair.nodes[1];
         node.sigkill_all();
         node.reap(PATIENCE)?;
         node.clean_up()?;
+        self.pour(FILLING_ALONE, flows)?;
+        // Flows are counted from time to time.
+        let mut there = 0;
+        clock::wait_for(
+            "the flows to be made",
+            PATIENCE,
+            Duration::from_millis(100),
+            || {
+                there = self.told(0, "/dataplane/flows")?;
+                Ok((there >= flows * 99 / 100).then_some(()))
+            },
+        )
+        .with_context(|| format!("{there} of {flows}"))?;
         let active = self.cpu().get("active").copied().unwrap_or(0);
         let started = clock::now();
         self.pair.nodes[1].start()?;
@@ -145,12 +171,18 @@ impl Bench<'_> {
             format!("{part}_cpu_ms_standby_with_start"),
             usize::try_from(of("standby"))?,
         );
-        ensure!(there >= flows * 99 / 100, "{there} of {flows} flows were made");
         report.check(
             format!("{part}: the Standby has the table"),
             arrived >= there * 999 / 1_000,
             format!("{arrived} of {there}, {open} ms after the stream was opened"),
         );
+        for (_, goal) in GOALS.into_iter().filter(|(of, _)| *of == flows) {
+            report.check(
+                format!("{part}: it is of use {goal} ms after the stream was opened"),
+                open <= goal,
+                format!("{open} ms"),
+            );
+        }
         Ok(())
     }
 }

@@ -40,6 +40,8 @@ mod usage;
 
 pub use apply::Applied;
 pub use attach::{AttachMode, Attached, AttachedMode, FallbackReason, LegAttach};
+pub use onearm_dataplane_common::counter::ABOUT as COUNTERS_ABOUT;
+
 pub use counters::{Counters, Refusals, ServerTraffic, ServiceTraffic, Traffic};
 pub use dataplane::Dataplane;
 pub use decap::{DecapSpec, Decapsulator};

@@ -7,6 +7,7 @@ mod exit;
 mod flows;
 mod ha;
 mod key;
+mod metrics;
 mod output;
 mod probe;
 mod replay;
@@ -56,6 +57,8 @@ enum Command {
     Replay(replay::ReplayArgs),
     /// Is a VIP reachable? Asked by the Standby as a client
     Probe(probe::ProbeArgs),
+    /// What a scraper reads: everything of status and services, as metrics
+    Metrics(Daemon),
 }
 
 /// How to ask the daemon.
@@ -87,6 +90,7 @@ pub fn main() -> ExitCode {
         Command::Key(args) => key::run(&args),
         Command::Replay(args) => replay::run(&args),
         Command::Probe(args) => probe::run(&args),
+        Command::Metrics(args) => metrics::run(&args),
     };
     match result {
         Ok(exit) => exit.into(),

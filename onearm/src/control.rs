@@ -18,7 +18,7 @@ mod services;
 mod status;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 pub use client::ControlClient;
 pub use error::{ClientError, Refusal, RefusalKind};

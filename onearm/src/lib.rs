@@ -9,6 +9,7 @@ pub mod daemon;
 pub mod decap;
 pub mod health;
 pub mod key;
+pub mod metrics;
 mod on_disk;
 pub mod script;
 mod stream;

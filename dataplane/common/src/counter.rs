@@ -11,6 +11,9 @@ macro_rules! counters {
 
         /// Every counter with its stable name, in index order.
         pub const COUNTERS: &[(Counter, &str)] = &[$((Counter::$variant, $name),)+];
+
+        /// What each counter counts, by name.
+        pub const ABOUT: &[(&str, &str)] = &[$(($name, concat!($($doc,)+)),)+];
     };
 }
 

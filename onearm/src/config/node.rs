@@ -1,4 +1,4 @@
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
@@ -18,6 +18,8 @@ pub struct NodeConfig {
     pub peer: Peer,
     /// Group that may use the control socket; `None` = the daemon's own group.
     pub control_group: Option<String>,
+    /// Where metrics are served, an address of the loopback; `None` = nowhere.
+    pub metrics: Option<SocketAddr>,
     /// The interfaces onearm works on; no other one is ever touched.
     pub legs: Vec<Leg>,
 }

@@ -1,4 +1,4 @@
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 
 use onearm_types::NodeId;
@@ -10,7 +10,15 @@ use super::walk::{Field, Keys, Table, Walk, walk};
 use crate::key::DEFAULT_KEY_FILE;
 
 pub(super) const ROOT: Keys = Keys {
-    known: &["name", "id", "priority", "peer", "control_group", "leg"],
+    known: &[
+        "name",
+        "id",
+        "priority",
+        "peer",
+        "control_group",
+        "metrics",
+        "leg",
+    ],
     later: &[],
 };
 pub(super) const PEER: Keys = Keys {
@@ -30,6 +38,8 @@ pub(super) const LEG: Keys = Keys {
 };
 
 const DEFAULT_PRIORITY: u8 = 100;
+/// `metrics`.
+const DEFAULT_METRICS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 9812);
 
 /// Reads a `node.toml`.
 pub fn parse_node(source: Source) -> Parsed<NodeConfig> {
@@ -53,6 +63,7 @@ pub(super) fn draft() -> NodeConfig {
             key_file: PathBuf::from(DEFAULT_KEY_FILE),
         },
         control_group: None,
+        metrics: Some(DEFAULT_METRICS),
         legs: Vec::new(),
     }
 }
@@ -79,6 +90,14 @@ fn read(walk: &mut Walk<'_>, table: &Table<'_>) -> NodeConfig {
         peer,
     );
     let control_group = walk.may(table, "control_group", Walk::name);
+    let metrics = walk.or(table, "metrics", draft.metrics, |walk, field| {
+        let read = scraped_at(walk.text(field)?);
+        read.inspect_err(|wrong| {
+            let remedy = "write \"127.0.0.1:9812\", another port, or \"off\"";
+            walk.error(field, "metrics", *wrong, remedy);
+        })
+        .ok()
+    });
     let legs = walk.need(
         table,
         "leg",
@@ -91,7 +110,21 @@ fn read(walk: &mut Walk<'_>, table: &Table<'_>) -> NodeConfig {
         priority,
         peer: peer.unwrap_or(draft.peer),
         control_group,
+        metrics,
         legs: legs.unwrap_or_default(),
+    }
+}
+
+/// Where metrics are served, if anywhere; or what is wrong.
+fn scraped_at(text: &str) -> Result<Option<SocketAddr>, &'static str> {
+    if text == "off" {
+        return Ok(None);
+    }
+    match text.parse::<SocketAddr>() {
+        Ok(address) if address.port() == 0 => Err("a port nobody could know"),
+        Ok(address) if address.ip().is_loopback() => Ok(Some(address)),
+        Ok(_) => Err("metrics are not encrypted and know no users: they are served on the loopback only"),
+        Err(_) => Err("not an address and a port"),
     }
 }
 

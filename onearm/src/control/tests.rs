@@ -13,7 +13,7 @@ use tokio::sync::watch;
 use super::*;
 
 /// Answers with fixed values; the limit of a query comes back in `matched`.
-struct Fixed;
+pub(crate) struct Fixed;
 
 impl ControlBackend for Fixed {
     async fn status(&self) -> Result<Status, Refusal> {
@@ -50,7 +50,7 @@ impl ControlBackend for Fixed {
     }
 }
 
-fn status() -> Status {
+pub(crate) fn status() -> Status {
     Status {
         node: NodeStatus {
             name: "lb1".into(),
@@ -106,7 +106,7 @@ fn status() -> Status {
     }
 }
 
-fn service() -> ServiceStatus {
+pub(crate) fn service() -> ServiceStatus {
     ServiceStatus {
         name: "web".into(),
         vip: IpAddr::from([192, 168, 100, 100]),

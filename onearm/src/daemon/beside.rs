@@ -1,16 +1,19 @@
-//! The thread beside the main loop: control API, and how full everything is. An answer with ten thousand flows, a
+//! The thread beside the main loop: control API, metrics, and how full everything is. An answer with ten thousand flows, a
 //! crowd of clients or a large table takes longer than the HA process waits for a heartbeat of the main loop; none of it
 //! may look like a hang.
 
+use std::future::pending;
 use std::io;
 use std::sync::Arc;
 use std::thread;
 
 use anyhow::Context as _;
+use tokio::net::TcpListener;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::{oneshot, watch};
 
 use crate::control::ControlServer;
+use crate::metrics::http;
 
 use super::backend::Backend;
 use super::usage;
@@ -29,17 +32,21 @@ impl Beside {
     /// Those of `bind`, and the system's when there is no runtime or thread.
     pub(crate) fn start(
         bind: impl FnOnce() -> io::Result<ControlServer>,
+        metrics: Option<std::net::TcpListener>,
         backend: Arc<Backend>,
     ) -> anyhow::Result<Self> {
         let runtime = Builder::new_current_thread()
             .enable_all()
             .build()
             .context("no runtime for the control API")?;
-        let (runtime, server) = within(runtime, bind)?;
+        let (runtime, (server, metrics)) = within(runtime, || {
+            Ok((bind()?, metrics.map(TcpListener::from_std).transpose()?))
+        })?;
         let (stop, stopped) = watch::channel(false);
         let work = async move {
             tokio::select! {
                 () = server.serve(Arc::clone(&backend), stopped) => {}
+                () = scraped(metrics, Arc::clone(&backend)) => {}
                 () = usage::watch(backend) => {}
             }
         };
@@ -53,6 +60,13 @@ impl Beside {
         if self.ended.await.is_err() {
             tracing::warn!("the control API had ended before");
         }
+    }
+}
+
+async fn scraped(metrics: Option<TcpListener>, backend: Arc<Backend>) {
+    match metrics {
+        Some(listener) => http::serve(listener, backend).await,
+        None => pending().await,
     }
 }
 

@@ -1,5 +1,6 @@
 //! From the command line to a running node, and back.
 
+use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex};
@@ -16,7 +17,7 @@ use tracing_subscriber::EnvFilter;
 
 use crate::cli::Exit;
 use crate::config::{self, Loaded, PairConfig};
-use crate::control::ControlServer;
+use crate::control::{ControlServer, Severity};
 use crate::health::{self, Health};
 use crate::script;
 
@@ -144,6 +145,22 @@ fn restore(state_dir: &Path) -> ExitCode {
     }
 }
 
+/// Where a scraper may ask. Nothing hangs on it: a port that is taken is told.
+fn listen(address: SocketAddr, board: &Board) -> Option<TcpListener> {
+    let listener = TcpListener::bind(address).and_then(|listener| {
+        listener.set_nonblocking(true)?;
+        Ok(listener)
+    });
+    listener
+        .inspect_err(|error| {
+            let text = format!("no metrics at {address}: {error}");
+            board.warn("metrics", vec![text.clone()]);
+            let remedy = "write another port as metrics in node.toml, or \"off\", and restart onearmd";
+            board.record(Severity::Warning, "no-metrics", text, remedy);
+        })
+        .ok()
+}
+
 async fn serve(options: &Options, mut loaded: Loaded) -> anyhow::Result<()> {
     let started_ns = clock::monotonic_ns();
     let auth = loaded.keys.take().map(|keys| Authentication {
@@ -205,7 +222,8 @@ async fn serve(options: &Options, mut loaded: Loaded) -> anyhow::Result<()> {
     });
     let group = options.group.as_deref().or(loaded.node.control_group.as_deref());
     let bind = || ControlServer::bind(&options.run_dir, group);
-    let beside = Beside::start(bind, backend)
+    let metrics = loaded.node.metrics.and_then(|address| listen(address, &board));
+    let beside = Beside::start(bind, metrics, backend)
         .with_context(|| format!("cannot listen in {}", options.run_dir.display()))?;
 
     let again = {

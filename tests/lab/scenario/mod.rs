@@ -19,6 +19,7 @@ mod handover;
 mod instruments;
 mod interop;
 mod ipv6;
+mod metrics;
 mod modes;
 mod owned_set;
 mod paths;
@@ -140,6 +141,7 @@ pub fn all() -> Vec<Scenario> {
     list.push(two_arms::scenario());
     list.push(ipv6::scenario());
     list.push(devices::scenario());
+    list.push(metrics::scenario());
     list.push(persistence::scenario());
     list.push(flood::scenario());
     list.push(cost::scenario());

@@ -359,6 +359,8 @@ fn sync(families: &mut Families<'_>, status: &Status) -> fmt::Result {
         "sync_lag_seconds",
         "Time from a packet until the peer had acknowledged what it did to its flow, lately",
         [("0.5", sync.lag_p50_us), ("0.99", sync.lag_p99_us)]
+            .into_iter()
+            .filter(|(_, us)| *us > 0)
             .map(|(quantile, us)| (vec![("quantile", quantile)], number(us) / 1e6)),
     )?;
     families.named("sync", "Flow sync", &sync.counters)

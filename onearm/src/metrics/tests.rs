@@ -76,6 +76,75 @@ fn a_page_says_what_status_and_services_say() {
     );
 }
 
+/// Dashboards and alerts are written for these: a name that goes or changes is a decision.
+#[test]
+fn names_stay_what_they_are() {
+    let (_, kinds) = read(&page(status(), vec![service()]).unwrap());
+    let kept = [
+        "build_info",
+        "config_differs",
+        "epoch",
+        "flows",
+        "flows_limit",
+        "ha_effective_priority",
+        "ha_fit",
+        "ha_priority",
+        "ha_realtime",
+        "ha_stance",
+        "ha_tracked_good",
+        "half_open_flows",
+        "half_open_flows_limit",
+        "lease_valid",
+        "leg_attached",
+        "leg_carrier",
+        "map_bytes",
+        "node_info",
+        "peer_last_seen_seconds",
+        "peer_state",
+        "server_bytes",
+        "server_flows",
+        "server_packets",
+        "server_up",
+        "server_weight",
+        "service_bytes",
+        "service_flows",
+        "service_open_flows",
+        "service_packets",
+        "service_refused",
+        "state",
+        "state_seconds",
+        "stream_bytes",
+        "stream_ended",
+        "stream_failed",
+        "stream_frames",
+        "stream_messages_lost",
+        "stream_open",
+        "stream_sessions",
+        "stream_unknown_records",
+        "sync_behind_records",
+        "sync_behind_seconds",
+        "sync_lag_seconds",
+        "sync_verdict",
+        "uptime_seconds",
+        "usage",
+        "usage_limit",
+        "warnings",
+    ];
+    let counters = |name: &String| {
+        ["dataplane_", "ha_", "sync_"]
+            .iter()
+            .any(|of| name.starts_with(of))
+            && kinds[&format!("onearm_{name}")] == "counter"
+    };
+    let names: Vec<String> = kinds
+        .keys()
+        .filter_map(|name| name.strip_prefix("onearm_"))
+        .map(str::to_owned)
+        .collect();
+    let own: Vec<&String> = names.iter().filter(|name| !counters(name)).collect();
+    assert_eq!(own, kept.iter().collect::<Vec<_>>());
+}
+
 #[test]
 fn words_of_an_operator_cannot_break_a_page() {
     let mut service = service();

@@ -17,7 +17,7 @@ bpf() { $cargo test -q --locked -p onearm-dataplane -- --ignored --skip expiry_c
 netns() { $cargo test -q --locked -p onearm-ha -p onearm-netcfg -p onearm -p onearm-tests -- --ignored; }
 lab() {
   $cargo build -q --release --locked
-  for scenario in smoke authentication stream rollout handover tracking paths two-arms ipv6 metrics persistence promiscuous b130-foreign-links; do target/release/onearm-lab run $scenario; done
+  for scenario in smoke authentication stream rollout handover tracking paths two-arms ipv6 metrics owned-set persistence promiscuous b130-foreign-links; do target/release/onearm-lab run $scenario; done
   target/release/onearm-lab run sessions --only both-nat,1k,kill,switchover --peers onearm --interval 100ms
 }
 case $tier in

@@ -14,6 +14,7 @@ use std::time::Duration;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use crate::driver::{self, PacketSocket};
+use crate::sys;
 use crate::units::MonoTime;
 use crate::wire::Mac;
 use crate::wire::arp::{Arp, Operation};
@@ -62,6 +63,8 @@ pub struct Probe {
     /// Questions that left, by address.
     left: BTreeMap<IpAddr, u8>,
     taken: BTreeMap<IpAddr, Mac>,
+    /// Legs whose silence means nothing.
+    lost: BTreeSet<usize>,
     rounds: u8,
     next: usize,
     due: Option<MonoTime>,
@@ -76,6 +79,7 @@ impl Probe {
             asked,
             left: BTreeMap::new(),
             taken: BTreeMap::new(),
+            lost: BTreeSet::new(),
             rounds: 0,
             next: 0,
             due: None,
@@ -123,7 +127,22 @@ impl Probe {
 
     /// A question has left.
     pub fn asked(&mut self, address: IpAddr) {
-        *self.left.entry(address).or_default() += 1;
+        if !self.legs.get(&address).is_some_and(|leg| self.lost.contains(leg)) {
+            *self.left.entry(address).or_default() += 1;
+        }
+    }
+
+    /// The leg of that number went down: what was not heard of its hosts cannot be told from silence, and what left may have
+    /// gone nowhere.
+    pub fn lose(&mut self, leg: usize) {
+        self.lost.insert(leg);
+        let legs = &self.legs;
+        self.left.retain(|address, _| legs.get(address) != Some(&leg));
+    }
+
+    /// Whether the leg of that number has been up all the time.
+    fn listens(&self, leg: usize) -> bool {
+        !self.lost.contains(&leg)
     }
 
     /// A frame came in by the leg of that number, whose own MAC is `own`.
@@ -227,7 +246,9 @@ pub fn run(legs: &[Leg], seed: u64, stop: &AtomicBool) -> io::Result<Found> {
         let span = Duration::from_nanos(due.since(driver::now())).min(LOOK);
         let mut waits: Vec<_> = open
             .iter()
-            .map(|(socket, _)| PollFd::new(socket.as_fd(), PollFlags::POLLIN))
+            .enumerate()
+            .filter(|(number, _)| probe.listens(*number))
+            .map(|(_, (socket, _))| PollFd::new(socket.as_fd(), PollFlags::POLLIN))
             .collect();
         match poll(
             &mut waits,
@@ -237,8 +258,15 @@ pub fn run(legs: &[Leg], seed: u64, stop: &AtomicBool) -> io::Result<Found> {
             Err(errno) => return Err(errno.into()),
         }
         for (number, (socket, mac)) in open.iter().enumerate() {
-            // A leg that went down: what was not heard of its hosts cannot be told from silence.
-            socket.read(|frame, _| probe.heard(number, *mac, frame))?;
+            if !probe.listens(number) {
+                continue;
+            }
+            let read = socket.read(|frame, _| probe.heard(number, *mac, frame));
+            // Without carrier the kernel takes what is sent, and drops it.
+            let up = sys::carrier(socket.as_fd(), &legs[number].ifname);
+            if read.is_err() || !up.unwrap_or(false) {
+                probe.lose(number);
+            }
         }
     }
     Ok(probe.found())
@@ -362,5 +390,27 @@ mod tests {
             *at.entry(time / PACE_NANOS).or_insert(0) += 1;
         }
         assert!(at.values().all(|count| *count <= 2 * BURST));
+    }
+
+    #[test]
+    fn silence_of_a_leg_that_was_down_says_nothing_and_other_legs_are_judged() {
+        let (one, other) = (address("192.168.100.5"), address("10.0.0.5"));
+        for down_at in 0..4 {
+            let mut probe = Probe::new(MonoTime::ZERO, vec![(0, one), (1, other)], 7);
+            let mut round = 0;
+            while let Some(due) = probe.deadline() {
+                if round == down_at {
+                    probe.lose(0);
+                }
+                let questions = probe.questions(due);
+                for (_, address) in &questions {
+                    probe.asked(*address);
+                }
+                round += usize::from(!questions.is_empty());
+            }
+            let found = probe.found();
+            assert_eq!(found.free, [other].into(), "down before round {down_at}");
+            assert!(found.taken.is_empty());
+        }
     }
 }

@@ -321,22 +321,18 @@ impl Election {
             State::Standby {
                 active_down_at,
                 phase,
-            } => Some(
-                self.asking
-                    .map_or(active_down_at, |asking| asking.until)
-                    .min(match phase {
-                        Phase::Waiting => self.claim_at(active_down_at),
-                        Phase::Released => active_down_at,
-                        Phase::Claiming { next_at, left } => {
-                            if left > 0 {
-                                next_at.min(active_down_at)
-                            } else {
-                                active_down_at
-                            }
-                        }
-                        Phase::Preempting { next_at } => next_at.min(self.claim_at(active_down_at)),
-                    }),
-            ),
+            } => Some(self.asking_until().unwrap_or(active_down_at).min(match phase {
+                Phase::Waiting => self.claim_at(active_down_at),
+                Phase::Released => active_down_at,
+                Phase::Claiming { next_at, left } => {
+                    if left > 0 {
+                        next_at.min(active_down_at)
+                    } else {
+                        active_down_at
+                    }
+                }
+                Phase::Preempting { next_at } => next_at.min(self.claim_at(active_down_at)),
+            })),
             State::Active(tenure) => {
                 let due = tenure.advertise_at.min(tenure.renew_at);
                 Some(
@@ -596,7 +592,9 @@ impl Election {
         let prev = self.role();
         self.state = state;
         if state == State::Initialize {
-            self.asking = None;
+            if self.asking.take().is_some() && !self.stopped {
+                self.refuse_hand_over(Unable::NotStandby);
+            }
             self.withdraw(now);
         }
         self.since = now;

@@ -145,6 +145,14 @@ fn restore(state_dir: &Path) -> ExitCode {
     }
 }
 
+fn files(options: &Options) -> Files {
+    Files {
+        node: options.node.clone(),
+        pair: options.pair.clone(),
+        state_dir: options.state_dir.clone(),
+    }
+}
+
 /// Where a scraper may ask. Nothing hangs on it: a port that is taken is told.
 fn listen(address: SocketAddr, board: &Board) -> Option<TcpListener> {
     let listener = TcpListener::bind(address).and_then(|listener| {
@@ -234,16 +242,14 @@ async fn serve(options: &Options, mut loaded: Loaded) -> anyhow::Result<()> {
         Helping::start(helper, again, Arc::clone(&board)).context("no thread for packets that wait")?;
     let gates = Arc::new(Mutex::new(gates));
     let epochs = auth.as_ref().map(|_| Epochs::open(&options.state_dir, &board));
-    let files = Files {
-        node: options.node.clone(),
-        pair: options.pair.clone(),
-        state_dir: options.state_dir.clone(),
-    };
+    let files = files(options);
     // Without authentication nobody is told.
     let opened = auth.as_ref().map(|_| Store::open(&options.state_dir, &board));
     let (store, kept) = opened.unzip();
     let mut node = Node::new(Arc::clone(&loaded), board, dataplane, gates, netcfg, checks);
-    node.kept = kept.flatten();
+    node.kept = kept
+        .flatten()
+        .map(|kept| kept.among(&loaded.pair.owned_addresses()));
     let open = |path| Recording::open(path, options.record_limit << 20);
     let recording = options.record.as_deref().map(open).transpose()?;
     let inputs = Inputs {

@@ -47,6 +47,13 @@ impl OwnedSet {
             && self.addresses.len() <= MOST
             && self.addresses.values().all(Place::is_fit)
     }
+
+    /// What a file still says of it, months later perhaps: which of this node's own addresses were owned. Connections to others died
+    /// with the process that had them, and only the peer can tell that it owns those still.
+    pub(crate) fn among(mut self, own: &BTreeSet<IpAddr>) -> Self {
+        self.addresses.retain(|address, _| own.contains(address));
+        self
+    }
 }
 
 impl Place {

@@ -41,8 +41,8 @@ const FLUSH_NANOS: u64 = 100_000_000;
 const RELAY_NANOS: u64 = 5_000_000_000;
 /// What an operator orders waits so long for the peer to have the flows. Nanoseconds.
 pub(crate) const AWAIT_NANOS: u64 = 4_000_000_000;
-/// When they could not be flushed it is tried again after this. Nanoseconds.
-const RETRY_NANOS: u64 = 250_000_000;
+/// When they could not be flushed it is tried again after this: each attempt has the peer make flows for a while. Nanoseconds.
+const RETRY_NANOS: u64 = 1_000_000_000;
 /// The owner is asked to hand over for so long, and so long after it said last that it waits for the flows. Nanoseconds.
 const ASK_NANOS: u64 = 1_000_000_000;
 /// The owner is asked for no longer than this: it waits, arms and flushes within it. Nanoseconds.
@@ -114,6 +114,11 @@ impl Handing {
         }
     }
 
+    /// Nothing but an operator's order.
+    fn is_ordered(self) -> bool {
+        self.why == Event::HandOver && !self.must
+    }
+
     /// Whether this node owns on if the peer withdraws: also when nobody but the peer wanted the hand-over.
     fn may_stay(self) -> bool {
         !self.must || self.why == Event::BetterAdvert
@@ -161,7 +166,7 @@ impl Election {
         // It has waited for this asking, or was told not to.
         let refused = self.refused_peer.filter(|_| by_peer);
         let lacks_flows = refused == Some(Unable::PeerLacksFlows) && !self.peer_has_flows;
-        if !lacks_flows && refused != Some(Unable::Held) {
+        if !lacks_flows && (refused != Some(Unable::Held) || !self.is_held()) {
             self.begin_hand_over(now, Event::HandOver, false, by_peer);
         }
     }
@@ -169,11 +174,24 @@ impl Election {
     fn begin_hand_over(&mut self, now: MonoTime, why: Event, must: bool, by_peer: bool) {
         let awaits = self.handing.is_some_and(Handing::awaits);
         if awaits && !must && why == Event::HandOver || awaits && self.is_voluntary(now, why) {
-            self.join_waiting(why, by_peer);
+            self.join_waiting(now, why, by_peer);
             return;
         }
         self.wait_no_more();
+        let is_voluntary = self
+            .handing
+            .is_some_and(|handing| self.is_voluntary(now, handing.why));
+        let held = self.is_held();
         if let Some(handing) = &mut self.handing {
+            if why == Event::HandOver && !must && !by_peer {
+                // What a mere priority wanted is an order from now on.
+                if is_voluntary {
+                    (handing.why, handing.must) = (why, must);
+                }
+                if is_voluntary || handing.by_peer {
+                    (handing.by_peer, handing.wanted_at, handing.held) = (false, now, held);
+                }
+            }
             let adds_nothing = handing.must && why == Event::BetterAdvert;
             if (must || handing.why == Event::MainSilent) && !adds_nothing {
                 handing.why = why;
@@ -208,10 +226,13 @@ impl Election {
     }
 
     /// One more wants what waits already.
-    fn join_waiting(&mut self, why: Event, by_peer: bool) {
+    fn join_waiting(&mut self, now: MonoTime, why: Event, by_peer: bool) {
+        let held = self.is_held();
         let Some(handing) = &mut self.handing else { return };
         if why == Event::HandOver && !by_peer {
-            handing.by_peer = false;
+            if handing.by_peer {
+                (handing.by_peer, handing.wanted_at, handing.held) = (false, now, held);
+            }
             self.outputs.push_back(Output::ShowWaiting(true));
         }
     }
@@ -285,6 +306,11 @@ impl Election {
         let Some(mut handing) = self.handing else {
             return false;
         };
+        if handing.is_ordered() && self.is_held() && !handing.held && !handing.awaits() {
+            self.break_off();
+            self.refuse_hand_over(Unable::Held);
+            return false;
+        }
         match handing.step {
             Step::Awaiting { from } => {
                 self.judge_waiting(now, handing, from);
@@ -292,7 +318,10 @@ impl Election {
             }
             Step::Arming if now >= handing.since.plus(PATIENCE_NANOS) => {
                 self.handing = None;
-                if handing.must {
+                // A better peer that has said nothing since may have died.
+                let proved_at = self.peer.and_then(|peer| peer.proved_at);
+                let is_there = proved_at.is_some_and(|at| at >= handing.since);
+                if handing.must && (is_there || !handing.may_stay()) {
                     self.let_go(now, handing.why);
                     return true;
                 }
@@ -319,7 +348,7 @@ impl Election {
                 ..
             } if now >= done_at && (!handing.must || self.is_voluntary(now, handing.why)) => {
                 self.break_off();
-                if handing.why == Event::HandOver && !handing.must {
+                if handing.is_ordered() {
                     self.handing = Some(Handing {
                         step: Step::Awaiting {
                             from: now.plus(RETRY_NANOS),
@@ -409,8 +438,12 @@ impl Election {
             self.hand_over_in_order(now, true);
         } else {
             self.refused_peer = None;
-            if self.handing.is_some_and(|handing| handing.by_peer) {
+            if self
+                .handing
+                .is_some_and(|handing| handing.by_peer && handing.is_ordered())
+            {
                 self.wait_no_more();
+                self.break_off();
             }
         }
         let heard_at = now.minus(said.unheard_nanos);
@@ -553,9 +586,14 @@ impl Election {
         }
     }
 
+    /// When the owner has not done what it is asked for: not while it has this node armed.
+    pub(super) fn asking_until(&self) -> Option<MonoTime> {
+        self.asking.map(|asking| asking.until.max(self.armed_until))
+    }
+
     /// As the Standby: the owner did not do what it was asked for.
     pub(super) fn judge_asking(&mut self, now: MonoTime) {
-        if self.asking.is_some_and(|asking| now >= asking.until) {
+        if self.asking_until().is_some_and(|until| now >= until) {
             self.asking = None;
             let refused = self.refused_by_peer.map(Unable::PeerRefuses);
             self.refuse_hand_over(refused.unwrap_or(Unable::NoAnswer));

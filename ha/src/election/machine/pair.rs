@@ -67,7 +67,8 @@ impl Election {
             return None;
         }
         // Not to one that takes no part: then nobody would own.
-        if said.hears_twins && said.freshness == Freshness::Proved && heard.kind != Kind::Idle {
+        let is_now = self.peer.map_or(heard.kind, |peer| peer.kind);
+        if said.hears_twins && said.freshness == Freshness::Proved && is_now != Kind::Idle {
             return Some(Event::Cloned);
         }
         match heard.kind {
@@ -75,13 +76,12 @@ impl Election {
                 let is_better = said.epoch > self.epoch || said.epoch == self.epoch && by_priority;
                 is_better.then_some(Event::BetterAdvert)
             }
-            Kind::Preempt if self.is_held() => None,
+            // Said again each interval, by one that still wants to.
+            Kind::Preempt if said.is_late || self.is_held() => None,
             Kind::Preempt => {
                 let own = (self.health_at(now), self.priority(), self.settings.address);
-                // What it can do now, if this was overtaken.
-                let health = self.peer.map_or(said.health, |peer| peer.health);
-                let is_better = (health, heard.priority, heard.source) > own;
-                let may_go = self.peer_has_flows || !self.may_wait(now, health);
+                let is_better = (said.health, heard.priority, heard.source) > own;
+                let may_go = self.peer_has_flows || !self.may_wait(now, said.health);
                 (is_better && may_go).then_some(Event::BetterAdvert)
             }
             // It will own the addresses whatever this node answers.

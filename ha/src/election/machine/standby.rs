@@ -42,6 +42,13 @@ impl Election {
             }
             Kind::Standby | Kind::Idle => return,
             Kind::Preempt if heard.said.is_some() => return,
+            // It has said since that it owns no more.
+            Kind::Owner
+                if heard.said.is_some_and(|said| said.is_late)
+                    && self.peer.is_some_and(|peer| peer.kind != Kind::Owner) =>
+            {
+                return;
+            }
             Kind::Owner => {
                 self.unproved_since = None;
                 // The peer took over after this node had released: its next release crosses none.

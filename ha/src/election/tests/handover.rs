@@ -577,3 +577,97 @@ fn a_hand_over_to_a_mere_priority_that_cannot_be_flushed_comes_to_nothing() {
         assert!(!words.iter().any(|word| word.starts_with("refuse")), "{words:?}");
     }
 }
+
+fn arms(bench: &Bench) -> bool {
+    bench.machine.signs(bench.now).has(Signs::ARMS)
+}
+
+/// What was overtaken on its way: the peer has said something else since.
+fn late(mut heard: PairMessage) -> PairMessage {
+    if let Some(said) = &mut heard.said {
+        said.is_late = true;
+    }
+    heard
+}
+
+#[test]
+fn an_overtaken_wish_to_own_moves_nothing() {
+    for (kind, signs) in [
+        (Kind::Idle, Signs::default()),
+        (Kind::Standby, Signs::MAINTENANCE),
+    ] {
+        let mut bench = fit_active();
+        let is_now = sign(&bench, kind, Freshness::Proved, signs);
+        let wished = PairMessage {
+            priority: Priority::from_wire(200),
+            ..sign(&bench, Kind::Preempt, Freshness::Proved, Signs::default())
+        };
+        bench.give(Input::Received(is_now));
+        bench.give(Input::Received(late(wished)));
+        assert_eq!(bench.machine.role(), Role::Active, "{kind:?}");
+    }
+}
+
+#[test]
+fn an_overtaken_advert_of_an_owner_that_has_released_delays_nothing() {
+    let mut bench = fit_standby(authenticated());
+    let owner = sign(&bench, Kind::Owner, Freshness::Proved, Signs::default());
+    let release = sign(&bench, Kind::Release, Freshness::Proved, Signs::default());
+    bench.give(Input::Received(release));
+    let due = bench.machine.deadline();
+    bench.give(Input::Received(late(owner)));
+    assert_eq!(bench.machine.deadline(), due);
+}
+
+#[test]
+fn a_hold_ends_an_order_until_the_peer_has_been_let_own() {
+    for yields in [false, true] {
+        let mut bench = if yields { yielding(ORDER) } else { fit_active() };
+        if !yields {
+            bench.give(ORDER);
+            assert!(arms(&bench));
+        }
+        let holds = said(&bench, 1, Signs::HOLDS.with(Signs::ARMED));
+        bench.give(Input::Received(holds));
+        bench.pass(5 * MS);
+        assert_eq!(bench.machine.role(), Role::Active);
+        assert!(!arms(&bench), "yields: {yields}");
+        let words = bench.words().join(", ");
+        assert!(words.contains("refuse Held"), "{words}");
+    }
+}
+
+#[test]
+fn what_the_peers_operator_alone_wanted_ends_when_it_does_not_ask_any_more() {
+    let mut bench = fit_active();
+    bench.give(Input::Received(said(&bench, 1, Signs::ASKS)));
+    assert!(arms(&bench));
+    bench.give(Input::Received(said(&bench, 1, Signs::default())));
+    assert!(!arms(&bench));
+    // With an order of its own it goes on.
+    bench.give(Input::Received(said(&bench, 1, Signs::ASKS)));
+    bench.give(ORDER);
+    bench.give(Input::Received(said(&bench, 1, Signs::default())));
+    assert!(arms(&bench));
+}
+
+#[test]
+fn an_order_takes_over_what_a_mere_priority_began() {
+    let mut bench = fit_active();
+    bench.flushes_work = false;
+    let asks = PairMessage {
+        priority: Priority::from_wire(200),
+        ..sign(&bench, Kind::Preempt, Freshness::Proved, Signs::default())
+    };
+    bench.give(Input::Received(asks));
+    assert!(arms(&bench));
+    bench.give(ORDER);
+    let end = bench.now.plus(4_500 * MS);
+    while bench.now < end {
+        bench.now = bench.now.plus(2 * MS);
+        bench.give(Input::Received(said(&bench, 1, Signs::ARMED)));
+        bench.pass(3 * MS);
+    }
+    assert_eq!(bench.machine.role(), Role::Active);
+    assert!(bench.words().contains(&"refuse PeerLacksFlows".to_owned()));
+}

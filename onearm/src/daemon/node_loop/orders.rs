@@ -91,7 +91,7 @@ impl Pending {
             Further::Joins
         } else if forced == Some(request) && self.begun_as == NodeState::Active && !self.let_go {
             Further::Forces
-        } else if request == (HaRequest::Hold { on: true }) {
+        } else if request == (HaRequest::Hold { on: true }) && self.waits_since.is_some() {
             Further::EndsIt
         } else {
             Further::Refused
@@ -709,11 +709,14 @@ mod tests {
             (maintenance(true), Active, maintenance(false), Further::Refused),
             (maintenance(false), Active, force, Further::Refused),
         ] {
-            assert_eq!(
-                pending(given, begun_as).further(further),
-                expected,
-                "{given:?} {further:?}"
-            );
+            let mut order = pending(given, begun_as);
+            order.note_waiting(true, order.begun);
+            assert_eq!(order.further(further), expected, "{given:?} {further:?}");
+            // What waits no more cannot be stopped for sure: a hold is not said to be done.
+            order.note_waiting(false, order.begun);
+            let is_hold = further == hold;
+            let expected = if is_hold { Further::Refused } else { expected };
+            assert_eq!(order.further(further), expected, "{given:?} {further:?}");
         }
         let mut let_go = pending(SWITCHOVER, Active);
         let_go.turn(Active, Standby);

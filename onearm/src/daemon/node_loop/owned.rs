@@ -263,9 +263,11 @@ impl Running {
             return false;
         };
         let late = term.since.elapsed() >= LONGEST;
-        let orphans = self.node.split.orphans.iter().map(|orphan| orphan.address);
+        let orphans = self.node.split.orphans.iter();
+        // Connections that pass a gateway do not name it.
         let ended: Vec<IpAddr> = orphans
-            .filter(|address| late || !using.contains_key(address))
+            .filter(|orphan| late || !(orphan.router || using.contains_key(&orphan.address)))
+            .map(|orphan| orphan.address)
             .collect();
         let left: u64 = ended.iter().filter_map(|address| using.get(address)).sum();
         term.using = using;

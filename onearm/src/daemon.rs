@@ -23,6 +23,7 @@ mod ha_link;
 mod ha_process;
 mod helping;
 mod keeper;
+mod kept;
 mod legs;
 mod node;
 mod node_loop;

@@ -15,6 +15,27 @@ pub(crate) struct Access {
     pub(crate) owner: Option<(u32, u32)>,
 }
 
+impl Access {
+    /// Of what the state directory keeps: readable to those who may look into it.
+    pub(crate) const STATE: Self = Self {
+        mode: 0o640,
+        owner: None,
+    };
+}
+
+/// What a file of at most `longest` bytes holds; `None` if there is none.
+///
+/// # Errors
+/// Those of the system; [`io::ErrorKind::InvalidData`] if it is longer.
+pub(crate) fn read(path: &Path, longest: u64) -> io::Result<Option<Vec<u8>>> {
+    match fs::metadata(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+        Ok(file) if file.len() > longest => Err(io::Error::new(io::ErrorKind::InvalidData, "too long")),
+        Ok(_) => fs::read(path).map(Some),
+    }
+}
+
 /// Makes a file of that name; fails with [`io::ErrorKind::AlreadyExists`] if there is anything, a dangling link included.
 ///
 /// # Errors

@@ -435,6 +435,11 @@ pub enum Alarm {
 }
 
 impl PairMessage {
+    /// Its sender has said something else since, which was heard before.
+    pub(crate) fn is_late(&self) -> bool {
+        self.said.is_some_and(|said| said.is_late)
+    }
+
     /// An advert that is not authenticated, and lists what this node lists.
     pub fn plain(at: MonoTime, source: IpAddr, priority: Priority, interval: Centiseconds) -> Self {
         Self {

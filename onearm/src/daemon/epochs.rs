@@ -5,28 +5,24 @@
 //! no door: that a message is new is proved by challenge, and the peer tells the number it knows. Each start skips one.
 
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
-use tokio::task::spawn_blocking;
-use tokio::time::{sleep, timeout};
+use tokio::time::timeout;
 
 use super::board::Board;
-use super::node::RETRY;
-use crate::on_disk::{self, Access};
+use super::kept;
+use crate::on_disk;
 
 const FILE: &str = "epoch.json";
 const FORMAT: u32 = 1;
+/// Longest file, bytes: more than it takes.
+const LONGEST: u64 = 4_096;
 /// The election begins after so long whatever the disk does.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// Readable to those who may look into the state directory.
-const ACCESS: Access = Access {
-    mode: 0o640,
-    owner: None,
-};
 
 #[derive(Serialize, Deserialize)]
 struct Kept {
@@ -51,7 +47,9 @@ impl Epochs {
         });
         let (wanted, asked) = watch::channel(kept);
         let (done, stored) = watch::channel(kept);
-        tokio::spawn(keep(path, asked, done, Arc::clone(board)));
+        tokio::spawn(kept::keep(path, asked, Arc::clone(board), move |epoch| {
+            done.send_replace(epoch);
+        }));
         Self { wanted, stored }
     }
 
@@ -81,9 +79,8 @@ impl Epochs {
 }
 
 fn read(path: &Path) -> io::Result<u64> {
-    let text = match std::fs::read(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(0),
-        read => read?,
+    let Some(text) = on_disk::read(path, LONGEST)? else {
+        return Ok(0);
     };
     let kept: Kept = serde_json::from_slice(&text)?;
     if kept.format == FORMAT {
@@ -93,29 +90,16 @@ fn read(path: &Path) -> io::Result<u64> {
     }
 }
 
-/// Writes the latest number; again and again while it cannot be written.
-async fn keep(path: PathBuf, mut wanted: watch::Receiver<u64>, done: watch::Sender<u64>, board: Arc<Board>) {
-    // Cancel-safe: nothing is lost when the runtime ends; a write that has begun ends by itself.
-    while wanted.changed().await.is_ok() {
-        while let Err(error) = store(&path, &mut wanted, &done).await {
-            let text = format!("{}: {error}: the last epoch is not kept", path.display());
-            board.warn("epoch", vec![text]);
-            sleep(RETRY).await;
-        }
-        board.warn("epoch", Vec::new());
-    }
-}
+impl kept::Kept for u64 {
+    const SOURCE: &'static str = "epoch";
+    const LOST: &'static str = "the last epoch is not kept";
 
-async fn store(path: &Path, wanted: &mut watch::Receiver<u64>, done: &watch::Sender<u64>) -> io::Result<()> {
-    let epoch = *wanted.borrow_and_update();
-    let text = serde_json::to_vec(&Kept {
-        format: FORMAT,
-        epoch,
-    })?;
-    let path = path.to_owned();
-    spawn_blocking(move || on_disk::replace(&path, &text, ACCESS)).await??;
-    done.send_replace(epoch);
-    Ok(())
+    fn text(&self) -> serde_json::Result<Vec<u8>> {
+        serde_json::to_vec(&Kept {
+            format: FORMAT,
+            epoch: *self,
+        })
+    }
 }
 
 #[cfg(test)]

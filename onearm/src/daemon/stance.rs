@@ -10,11 +10,8 @@ use crate::on_disk::{self, Access};
 
 const FILE: &str = "stance.json";
 const FORMAT: u32 = 1;
-/// Readable to those who may look into the state directory.
-const ACCESS: Access = Access {
-    mode: 0o640,
-    owner: None,
-};
+/// Longest file, bytes: more than it takes.
+const LONGEST: u64 = 4_096;
 
 #[derive(Serialize, Deserialize)]
 struct Kept {
@@ -34,9 +31,10 @@ pub(crate) const fn word(stance: Stance) -> &'static str {
 /// What is kept. What cannot be read counts as maintenance: it was put there to keep this node from owning.
 pub(crate) fn load(state_dir: &Path) -> Stance {
     let path = state_dir.join(FILE);
-    let kept = match std::fs::read(&path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Stance::Normal,
-        read => read.and_then(|text| Ok(serde_json::from_slice::<Kept>(&text)?)),
+    let kept = match on_disk::read(&path, LONGEST) {
+        Ok(None) => return Stance::Normal,
+        Ok(Some(text)) => serde_json::from_slice::<Kept>(&text).map_err(io::Error::from),
+        Err(error) => Err(error),
     };
     if let Ok(Kept {
         format: FORMAT,
@@ -58,7 +56,7 @@ pub(crate) fn store(state_dir: &Path, stance: Stance) -> io::Result<()> {
         format: FORMAT,
         stance,
     };
-    on_disk::replace(&state_dir.join(FILE), &serde_json::to_vec(&kept)?, ACCESS)
+    on_disk::replace(&state_dir.join(FILE), &serde_json::to_vec(&kept)?, Access::STATE)
 }
 
 #[cfg(test)]

@@ -32,7 +32,7 @@ impl Election {
             // Perhaps a recording of another life: neither its interval nor its priority is the peer's.
             return true;
         }
-        let is_late = heard.said.is_some_and(|said| said.is_late);
+        let is_late = heard.is_late();
         if !is_late || heard.kind == Kind::Release {
             self.peer_said = Some(heard.kind);
         }

@@ -114,6 +114,11 @@ impl Handing {
         }
     }
 
+    /// The operator of this node wants it from now on.
+    fn want_here(&mut self, now: MonoTime, held: bool) {
+        (self.by_peer, self.wanted_at, self.held) = (false, now, held);
+    }
+
     /// Nothing but an operator's order.
     fn is_ordered(self) -> bool {
         self.why == Event::HandOver && !self.must
@@ -189,7 +194,7 @@ impl Election {
                     (handing.why, handing.must) = (why, must);
                 }
                 if is_voluntary || handing.by_peer {
-                    (handing.by_peer, handing.wanted_at, handing.held) = (false, now, held);
+                    handing.want_here(now, held);
                 }
             }
             let adds_nothing = handing.must && why == Event::BetterAdvert;
@@ -231,7 +236,7 @@ impl Election {
         let Some(handing) = &mut self.handing else { return };
         if why == Event::HandOver && !by_peer {
             if handing.by_peer {
-                (handing.by_peer, handing.wanted_at, handing.held) = (false, now, held);
+                handing.want_here(now, held);
             }
             self.outputs.push_back(Output::ShowWaiting(true));
         }
@@ -240,8 +245,7 @@ impl Election {
     /// What waited for the peer to have the flows does so no more.
     pub(super) fn wait_no_more(&mut self) {
         if self.handing.is_some_and(Handing::awaits) {
-            self.handing = None;
-            self.outputs.push_back(Output::ShowWaiting(false));
+            self.break_off();
         }
     }
 
@@ -285,9 +289,10 @@ impl Election {
 
     /// As the Active: owns as before, whatever became of the peer.
     fn break_off(&mut self) {
-        let handing = self.handing.take();
-        if handing.is_some_and(|handing| matches!(handing.step, Step::Yielding { .. })) {
-            self.outputs.push_back(Output::Yield(false));
+        match self.handing.take().map(|handing| handing.step) {
+            Some(Step::Awaiting { .. }) => self.outputs.push_back(Output::ShowWaiting(false)),
+            Some(Step::Yielding { .. }) => self.outputs.push_back(Output::Yield(false)),
+            Some(Step::Arming) | None => {}
         }
     }
 
@@ -306,7 +311,7 @@ impl Election {
         let Some(mut handing) = self.handing else {
             return false;
         };
-        if handing.is_ordered() && self.is_held() && !handing.held && !handing.awaits() {
+        if handing.is_ordered() && self.is_held() && !handing.held {
             self.break_off();
             self.refuse_hand_over(Unable::Held);
             return false;
@@ -383,14 +388,9 @@ impl Election {
 
     /// As the Active: whether what was ordered waits on for the peer to have the flows.
     fn judge_waiting(&mut self, now: MonoTime, handing: Handing, from: MonoTime) {
-        let unable = if self.is_held() && !handing.held {
-            Some(Unable::Held)
-        } else {
-            self.unable(now)
-        };
         let is_late = now >= handing.wanted_at.plus(AWAIT_NANOS);
-        if let Some(unable) = unable.or(is_late.then_some(Unable::PeerLacksFlows)) {
-            self.wait_no_more();
+        if let Some(unable) = self.unable(now).or(is_late.then_some(Unable::PeerLacksFlows)) {
+            self.break_off();
             self.refuse_hand_over(unable);
         } else if self.peer_has_flows && now >= from {
             self.handing = Some(handing.arming(now));
@@ -442,7 +442,6 @@ impl Election {
                 .handing
                 .is_some_and(|handing| handing.by_peer && handing.is_ordered())
             {
-                self.wait_no_more();
                 self.break_off();
             }
         }

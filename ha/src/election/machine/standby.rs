@@ -43,10 +43,7 @@ impl Election {
             Kind::Standby | Kind::Idle => return,
             Kind::Preempt if heard.said.is_some() => return,
             // It has said since that it owns no more.
-            Kind::Owner
-                if heard.said.is_some_and(|said| said.is_late)
-                    && self.peer.is_some_and(|peer| peer.kind != Kind::Owner) =>
-            {
+            Kind::Owner if heard.is_late() && self.peer.is_some_and(|peer| peer.kind != Kind::Owner) => {
                 return;
             }
             Kind::Owner => {

@@ -4,28 +4,21 @@
 //! the first start.
 
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
-use tokio::task::spawn_blocking;
-use tokio::time::sleep;
 
 use crate::daemon::board::Board;
-use crate::daemon::node::RETRY;
-use crate::on_disk::{self, Access};
+use crate::daemon::kept;
+use crate::on_disk;
 use crate::stream::owned::OwnedSet;
 
 const FILE: &str = "owned.json";
 const FORMAT: u32 = 1;
 /// Longest file, bytes: more than any set takes.
 const LONGEST: u64 = 4 << 20;
-/// Readable to those who may look into the state directory.
-const ACCESS: Access = Access {
-    mode: 0o640,
-    owner: None,
-};
 
 #[derive(Serialize, Deserialize)]
 struct Kept {
@@ -48,7 +41,7 @@ impl Store {
             None
         });
         let (wanted, asked) = watch::channel(kept.clone());
-        tokio::spawn(keep(path, asked, Arc::clone(board)));
+        tokio::spawn(kept::keep(path, asked, Arc::clone(board), drop));
         (Self { wanted }, kept)
     }
 
@@ -66,13 +59,10 @@ impl Store {
 
 fn read(path: &Path) -> io::Result<Option<OwnedSet>> {
     let wrong = |what: &str| io::Error::new(io::ErrorKind::InvalidData, what);
-    match std::fs::metadata(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(error),
-        Ok(file) if file.len() > LONGEST => return Err(wrong("too long")),
-        Ok(_) => {}
-    }
-    let kept: Kept = serde_json::from_slice(&std::fs::read(path)?)?;
+    let Some(text) = on_disk::read(path, LONGEST)? else {
+        return Ok(None);
+    };
+    let kept: Kept = serde_json::from_slice(&text)?;
     if kept.format != FORMAT {
         return Err(wrong("of another format"));
     }
@@ -82,24 +72,16 @@ fn read(path: &Path) -> io::Result<Option<OwnedSet>> {
     Ok(kept.set)
 }
 
-/// Writes the latest set; again and again while it cannot be written.
-async fn keep(path: PathBuf, mut wanted: watch::Receiver<Option<OwnedSet>>, board: Arc<Board>) {
-    // Cancel-safe: nothing is lost when the runtime ends; a write that has begun ends by itself.
-    while wanted.changed().await.is_ok() {
-        while let Err(error) = write(&path, &mut wanted).await {
-            let text = format!("{}: {error}: what the owner told is not kept", path.display());
-            board.warn("owned-file", vec![text]);
-            sleep(RETRY).await;
-        }
-        board.warn("owned-file", Vec::new());
-    }
-}
+impl kept::Kept for Option<OwnedSet> {
+    const SOURCE: &'static str = "owned-file";
+    const LOST: &'static str = "what the owner told is not kept";
 
-async fn write(path: &Path, wanted: &mut watch::Receiver<Option<OwnedSet>>) -> io::Result<()> {
-    let set = wanted.borrow_and_update().clone();
-    let text = serde_json::to_vec(&Kept { format: FORMAT, set })?;
-    let path = path.to_owned();
-    spawn_blocking(move || on_disk::replace(&path, &text, ACCESS)).await?
+    fn text(&self) -> serde_json::Result<Vec<u8>> {
+        serde_json::to_vec(&Kept {
+            format: FORMAT,
+            set: self.clone(),
+        })
+    }
 }
 
 #[cfg(test)]

@@ -15,7 +15,7 @@ use crate::{
 };
 
 /// Where `make deb` puts it.
-pub(super) const PACKAGES: &str = "target/deb";
+const PACKAGES: &str = "target/deb";
 /// Requests of a client.
 const REQUESTS: usize = 50;
 /// A start, stop, installation or removal ends within this in an emulated machine.
@@ -28,21 +28,7 @@ const STATE: &str = "ip rule; ip -6 rule; ip route show table all; ip -6 route s
 pub(super) fn run(run: &mut Run) -> Result<()> {
     run.with_lab("package", Options::default(), |run, lab| {
         let _web = traffic::start_servers(lab, &["s1", "s2", "s3", "rem", "out"])?;
-        lab.remove_leg("lb1")?;
-        let agent = agent(run);
-        let mut spec = Spec::new("lb1", &agent);
-        spec.legs.push(Leg {
-            switch: lab.switch(),
-            port: "lb1".to_owned(),
-            mac: mac("lb1"),
-        });
-        for package in files(PACKAGES, "_amd64.deb")? {
-            spec.files.push((package, "onearm.deb".to_owned()));
-        }
-        let image = Image::get(false)?;
-        let start = clock::now();
-        let mut vm = Vm::boot(lab.lab(), &image, &spec)?;
-        run.report.figure("boot_s", seconds_since(start));
+        let mut vm = boot(run, lab)?;
         vm.run("sysctl -qw net.ipv6.conf.all.disable_ipv6=1")?;
         vm.run("ip link set eth0 up")?;
         vm.run(&format!("ip addr add {}/24 dev eth0", address("lb1")))?;
@@ -61,6 +47,26 @@ pub(super) fn run(run: &mut Run) -> Result<()> {
         run.report.figure("package_s", seconds_since(start));
         vm.power_off()
     })
+}
+
+/// A VM in the place of lb1, with the package at hand.
+pub(super) fn boot(run: &mut Run, lab: &OneArm) -> Result<Vm> {
+    lab.remove_leg("lb1")?;
+    let agent = agent(run);
+    let mut spec = Spec::new("lb1", &agent);
+    spec.legs.push(Leg {
+        switch: lab.switch(),
+        port: "lb1".to_owned(),
+        mac: mac("lb1"),
+    });
+    for package in files(PACKAGES, "_amd64.deb")? {
+        spec.files.push((package, "onearm.deb".to_owned()));
+    }
+    let image = Image::get(false)?;
+    let start = clock::now();
+    let vm = Vm::boot(lab.lab(), &image, &spec)?;
+    run.report.figure("boot_s", seconds_since(start));
+    Ok(vm)
 }
 
 /// One command that must end well.

@@ -4,7 +4,7 @@ use std::{fs, net::SocketAddrV4, time::Duration};
 
 use anyhow::{Context as _, Result};
 
-use super::{Run, agent, files, package::PACKAGES, seconds_since, wait_for};
+use super::{Run, package, seconds_since, wait_for};
 use crate::{
     clock::{self, MS, Nanos, ms},
     measure::{echo, owners::Sampler, udp::UdpProber},
@@ -14,9 +14,9 @@ use crate::{
     },
     scenario::failover,
     service::{Mode, PairSpec},
-    topology::{OneArm, Options, ROUTER, SERVERS, VIP, address, mac},
+    topology::{OneArm, Options, ROUTER, SERVERS, VIP, address},
     traffic,
-    vm::{Image, Leg, Spec, Vm},
+    vm::Vm,
 };
 
 /// A command in the emulated machine, or its end, within this.
@@ -42,9 +42,8 @@ pub(super) fn run(run: &mut Run) -> Result<()> {
     let spec = PairSpec::web_and_echo(Mode::Dnat, interval);
     run.with_lab("shutdown", Options::default(), |run, lab| {
         let _servers = traffic::start_servers(lab, &SERVERS)?;
-        lab.remove_leg("lb1")?;
         let mut other = OnearmNode::prepare(lab, 1, &spec, &run.wanted.bin_dir)?;
-        let mut vm = boot(run, lab)?;
+        let mut vm = package::boot(run, lab)?;
         furnish(&mut vm, &spec, &other)?;
         vm.script("systemctl start onearmd", LIMIT)?
             .good("start the service")?;
@@ -66,20 +65,6 @@ pub(super) fn run(run: &mut Run) -> Result<()> {
         failover::wait_served(lab, SocketAddrV4::new(VIP, echo::PORT))?;
         shut_down(run, lab, vm, &mut other)
     })
-}
-
-fn boot(run: &Run, lab: &OneArm) -> Result<Vm> {
-    let agent = agent(run);
-    let mut spec = Spec::new("lb1", &agent);
-    spec.legs.push(Leg {
-        switch: lab.switch(),
-        port: "lb1".to_owned(),
-        mac: mac("lb1"),
-    });
-    for package in files(PACKAGES, "_amd64.deb")? {
-        spec.files.push((package, "onearm.deb".to_owned()));
-    }
-    Vm::boot(lab.lab(), &Image::get(false)?, &spec)
 }
 
 /// A Debian machine as an administrator leaves it: the leg in ifupdown's hands, the package configured and enabled.
